@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check bench clean
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## create .venv with the tested versions (the other targets do it themselves)
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; some minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## crash, resume, and prove the same bits
+	@$(VENV)/bin/python flows/resume_demo.py
+
+test: $(READY)  ## every test
+	@$(VENV)/bin/python -m pytest
+
+check: $(READY)  ## ruff and mypy
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+
+bench: $(READY)  ## the ratios
+	@for script in benchmarks/*.py; do $(VENV)/bin/python $$script || exit 1; done
+
+clean:  ## remove everything the targets made
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache runs/demo
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,113 @@
+"""Every exception of the package, so that an `except` can be chosen by reading one file.
+
+    SpeedtronicError
+    ├── UsageError (ValueError)         the caller can mend it; the command line exits with 2
+    │   ├── ConfigError                   a key, a value or a file of the configuration
+    │   ├── DataError                     text or data set that cannot be trained on
+    │   ├── DeviceError                   a device that is not there
+    │   ├── OutputDirError (OSError)      a directory that cannot be written
+    │   └── RunExistsError                a fresh run where a run already lives
+    ├── CheckpointError                 the command line exits with 1
+    │   ├── CorruptError                  bytes are not what was saved
+    │   ├── NoValidCheckpointError        files are there, none of them is good
+    │   ├── LegacyStoreError              files of the older format
+    │   ├── RestoreError                  good bytes that do not fit the live objects
+    │   └── StorageError (OSError)        the disk said no
+    │       └── StorageFullError            ... because it is full
+    ├── RunLockedError                  another process trains in this directory
+    ├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss
+    └── WorkerError                     a chunk's process
+        ├── WorkerDied                    ended by a signal or an exit code
+        ├── WorkerHung                    no new step for too long; killed
+        └── WorkerFailed                  reported an exception
+"""
+
+
+class SpeedtronicError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class UsageError(SpeedtronicError, ValueError):
+    """Something the caller can mend: nothing was written and nothing was lost."""
+
+
+class ConfigError(UsageError):
+    """A configuration that cannot be used; the message names the key or the file."""
+
+
+class DataError(UsageError):
+    """Data that cannot be trained on; the message names the file."""
+
+
+class DeviceError(UsageError):
+    """The device asked for is not on this machine."""
+
+
+class OutputDirError(UsageError, OSError):
+    """The output directory cannot be created or written."""
+
+
+class RunExistsError(UsageError):
+    """A fresh run was asked for where checkpoints of a run already lie."""
+
+
+class CheckpointError(SpeedtronicError):
+    """Something about stored checkpoints."""
+
+
+class CorruptError(CheckpointError):
+    """The bytes of a file are not the bytes that were saved."""
+
+
+class NoValidCheckpointError(CheckpointError):
+    """Checkpoint files exist and none of them verifies; the message names each with its reason."""
+
+
+class LegacyStoreError(CheckpointError):
+    """Payloads of the older format, without any manifest."""
+
+
+class RestoreError(CheckpointError):
+    """A verified checkpoint does not fit the model, optimizer, data or machine at hand."""
+
+
+class StorageError(CheckpointError, OSError):
+    """Storage refused an operation; what was committed before is still whole."""
+
+
+class StorageFullError(StorageError):
+    """No space is left; what was committed before is still whole."""
+
+
+class RunLockedError(SpeedtronicError):
+    """Another process holds this run's lock; the message names it."""
+
+
+class NonFiniteError(SpeedtronicError, ArithmeticError):
+    """The loss is NaN or infinite; nothing was saved for this step."""
+
+
+class WorkerError(SpeedtronicError):
+    """A chunk's worker process did not finish the chunk."""
+
+
+class WorkerDied(WorkerError):
+    """The worker process ended before it answered; the message names the signal or exit code."""
+
+
+class WorkerHung(WorkerError):
+    """The worker completed no step for `chunk.hang_timeout_s` seconds and was killed."""
+
+
+class WorkerFailed(WorkerError):
+    """The worker reported an exception.
+
+    Attributes:
+        kind: name of the exception's class inside the worker.
+        usage: whether a person has to mend it first, so that a retry is of no use.
+    """
+
+    def __init__(self, message: str, *, kind: str, usage: bool) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.usage = usage
