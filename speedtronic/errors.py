@@ -1,25 +1,25 @@
 """Every exception of the package, so that an `except` can be chosen by reading one file.
 
-    SpeedtronicError
-    ├── UsageError (ValueError)         the caller can mend it; the command line exits with 2
-    │   ├── ConfigError                   a key, a value or a file of the configuration
-    │   ├── DataError                     text or data set that cannot be trained on
-    │   ├── DeviceError                   a device that is not there
-    │   ├── OutputDirError (OSError)      a directory that cannot be written
-    │   └── RunExistsError                a fresh run where a run already lives
-    ├── CheckpointError                 the command line exits with 1
-    │   ├── CorruptError                  bytes are not what was saved
-    │   ├── NoValidCheckpointError        files are there, none of them is good
-    │   ├── LegacyStoreError              files of the older format
-    │   ├── RestoreError                  good bytes that do not fit the live objects
-    │   └── StorageError (OSError)        the disk said no
-    │       └── StorageFullError            ... because it is full
-    ├── RunLockedError                  another process trains in this directory
-    ├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss
-    └── WorkerError                     a chunk's process
-        ├── WorkerDied                    ended by a signal or an exit code
-        ├── WorkerHung                    no new step for too long; killed
-        └── WorkerFailed                  reported an exception
+SpeedtronicError
+├── UsageError (ValueError)         the caller can mend it; the command line exits with 2
+│   ├── ConfigError                   a key, a value or a file of the configuration
+│   ├── DataError                     text or data set that cannot be trained on
+│   ├── DeviceError                   a device that is not there
+│   ├── OutputDirError (OSError)      a directory that cannot be written
+│   └── RunExistsError                a fresh run where a run already lives
+├── CheckpointError                 the command line exits with 1
+│   ├── CorruptError                  bytes are not what was saved
+│   ├── NoValidCheckpointError        files are there, none of them is good
+│   ├── LegacyStoreError              files of the older format
+│   ├── RestoreError                  good bytes that do not fit the live objects
+│   └── StorageError (OSError)        the disk said no
+│       └── StorageFullError            ... because it is full
+├── RunLockedError                  another process trains in this directory
+├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss
+└── WorkerError                     a chunk's process
+    ├── WorkerDied                    ended by a signal or an exit code
+    ├── WorkerHung                    no new step for too long; killed
+    └── WorkerFailed                  reported an exception
 """
 
 
@@ -104,10 +104,10 @@ class WorkerFailed(WorkerError):
 
     Attributes:
         kind: name of the exception's class inside the worker.
-        usage: whether a person has to mend it first, so that a retry is of no use.
+        retryable: whether another attempt may fare better; False when a person has to mend it.
     """
 
-    def __init__(self, message: str, *, kind: str, usage: bool) -> None:
+    def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
         super().__init__(message)
         self.kind = kind
-        self.usage = usage
+        self.retryable = retryable

@@ -1,0 +1,163 @@
+"""Train in chunks: each a task, retried until its checkpoint is there.
+
+prefect deployment run speedtronic/train
+prefect deployment run speedtronic/train --param config=run.yaml --param max_steps=500
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from speedtronic import SpeedtronicConfig
+from speedtronic.checkpoint import Pointer
+from speedtronic.config import take_target
+from speedtronic.errors import ConfigError, WorkerError, WorkerFailed
+from speedtronic.plan import Chunk, plan_chunks, unsaved_steps
+from speedtronic.report import ChunkReport, RunReport
+from speedtronic.worker import ChunkResult, ChunkWorker
+
+
+@flow(name="speedtronic")
+def train(
+    config: str | dict[str, Any],
+    output_dir: str | None = None,
+    max_steps: int | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> RunReport:
+    """Train a run to its target, going on from the newest good checkpoint if there is one.
+
+    Args:
+        config: path of a YAML or JSON file, or its content.
+        output_dir: instead of `run.output_dir`.
+        max_steps: absolute target step instead of `run.max_steps`; leaves the schedule alone.
+        overrides: single keys to change, such as `{"optimizer.lr": 1e-4}`.
+    """
+    settings, target = _configure(config, output_dir, max_steps, overrides)
+    log = get_run_logger()
+    with ChunkWorker(settings, on_log=_log_in_run) as worker:
+        pointer = _retried(restore, "restore", settings, worker, saves=0)(worker)
+        start = pointer.step if pointer else 0
+        report = RunReport(
+            name=settings.run.name,
+            output_dir=settings.run.output_dir,
+            start_step=start,
+            target_step=max(start, target),
+            trained_to=start,
+            pointer=pointer,
+            samples=pointer.samples if pointer else 0,
+            tokens=pointer.tokens if pointer else 0,
+        )
+        chunks = plan_chunks(start=start, target=target, chunk_steps=settings.chunk.steps)
+        log.info("%s: step %d to %d in %d chunks", settings.run.name, start, target, len(chunks))
+        _warn_of_unsaved(settings, start, target)
+        for chunk in chunks:
+            entry = ChunkReport(chunk.start, chunk.target)
+            report.chunks.append(entry)
+            saves = -(-chunk.target // settings.checkpoint.every_steps)
+            result = _retried(train_chunk, chunk.name, settings, worker, saves=saves)(
+                worker, chunk, report.pointer, entry
+            )
+            report.pointer, report.trained_to = result.pointer, result.trained_to
+            report.samples, report.tokens, report.loss = result.samples, result.tokens, result.loss
+        report.restores = worker.restores
+    log.info(
+        "done: step %d, %d attempts in %d chunks", report.trained_to, report.attempts, len(chunks)
+    )
+    return report
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
+def restore(worker: ChunkWorker) -> Pointer | None:
+    """Find the newest good checkpoint, mending the store on the way."""
+    return worker.restore()
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
+def train_chunk(
+    worker: ChunkWorker, chunk: Chunk, pointer: Pointer | None, entry: ChunkReport
+) -> ChunkResult:
+    """One attempt at a chunk. What it reached is in the store, whatever becomes of the attempt."""
+    entry.attempts += 1
+    started = time.monotonic()
+    try:
+        result = worker.train(chunk, pointer)
+    except WorkerError as error:
+        entry.failures.append(str(error))
+        raise
+    finally:
+        entry.elapsed_s += time.monotonic() - started
+    entry.trained_to, entry.loss = result.trained_to, result.loss
+    return result
+
+
+def _configure(
+    config: str | dict[str, Any],
+    output_dir: str | None,
+    max_steps: int | None,
+    overrides: dict[str, Any] | None,
+) -> tuple[SpeedtronicConfig, int]:
+    """The configuration and the target step."""
+    load = SpeedtronicConfig.load if isinstance(config, str) else SpeedtronicConfig.from_dict
+    changes = dict(overrides or {})
+    if output_dir is not None:
+        changes["run.output_dir"] = output_dir
+    if max_steps is not None:
+        changes["run.max_steps"] = max_steps
+    settings, target = take_target(load(config), changes)  # type: ignore[arg-type]
+    if not settings.checkpoint.enabled:
+        raise ConfigError(
+            "checkpoint.enabled is false; chunks hand over by checkpoint, so the flow needs true "
+            "(`speedtronic train` trains without)"
+        )
+    return settings, settings.run.max_steps if target is None else target
+
+
+def _retried(
+    attempt: Any, name: str, settings: SpeedtronicConfig, worker: ChunkWorker, *, saves: int
+) -> Callable[..., Any]:
+    """The task, retried while `chunk.retries` attempts in a row have brought no new checkpoint.
+
+    Prefect wants a number: every save can be preceded by that many failures, and be followed by
+    one more before it is reported.
+    """
+    retries = settings.chunk.retries
+
+    def worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
+        error = state.data.exception if hasattr(state.data, "exception") else state.data
+        if isinstance(error, WorkerFailed) and not error.retryable:
+            return False
+        return worker.failed_in_a_row <= retries
+
+    retried: Callable[..., Any] = attempt.with_options(
+        task_run_name=name,
+        retries=retries + saves * (retries + 1),
+        retry_delay_seconds=settings.chunk.retry_delay_s,
+        retry_condition_fn=worth_retrying,
+    )
+    return retried
+
+
+def _warn_of_unsaved(settings: SpeedtronicConfig, start: int, target: int) -> None:
+    unsaved = unsaved_steps(
+        start=start,
+        target=target,
+        every_steps=settings.checkpoint.every_steps,
+        save_on_stop=settings.checkpoint.save_on_stop,
+    )
+    if unsaved:
+        get_run_logger().warning(
+            "steps %d to %d will be trained but not saved: they are past the last multiple of "
+            "checkpoint.every_steps (%d); checkpoint.save_on_stop saves the last one",
+            unsaved[0],
+            unsaved[-1],
+            settings.checkpoint.every_steps,
+        )
+
+
+def _log_in_run(level: int, name: str, message: str) -> None:
+    """The worker's log lines belong to the task run that waits for it."""
+    get_run_logger().log(max(level, logging.INFO), message)

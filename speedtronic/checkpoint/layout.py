@@ -1,0 +1,47 @@
+"""Names in a checkpoint directory, and how they order.
+
+latest.json                 the pointer
+step_000000000004.pt        payload
+step_000000000004.json      manifest: its presence commits the payload
+quarantine/                 rejected files, the reason beside each
+.lock                       held by the one process that writes
+.<name>.tmp-<random>        a write that has not been published; junk once its writer is gone
+"""
+
+import re
+import secrets
+
+POINTER = "latest.json"
+QUARANTINE = "quarantine"
+LOCK = ".lock"
+
+MAX_STEP = 10**12 - 1
+
+_CHECKPOINT = re.compile(r"step_(\d{12})\.(pt|json)")
+_TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
+
+
+def payload_name(step: int) -> str:
+    """`step_000000000004.pt` for step 4."""
+    return f"step_{step:012d}.pt"
+
+
+def manifest_name(step: int) -> str:
+    """`step_000000000004.json` for step 4."""
+    return f"step_{step:012d}.json"
+
+
+def step_of(name: str) -> int | None:
+    """The step whose payload or manifest is called `name`; None for any other file."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def temporary_name(name: str) -> str:
+    """A new name, directly under the root, for bytes that are not published as `name` yet."""
+    return f".{name.rpartition('/')[2]}.tmp-{secrets.token_hex(8)}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` was made by `temporary_name`."""
+    return _TEMPORARY.fullmatch(name) is not None

@@ -1,0 +1,44 @@
+"""Moving rejected files out of the way, each with its reason beside it. Nothing is ever deleted."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from speedtronic.checkpoint import layout
+from speedtronic.checkpoint.storage import Storage, publish
+
+
+def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
+    """Move files to `quarantine/`, writing `<file>.reason.json` beside each first.
+
+    A crash between two moves leaves the rest where they were: a payload whose manifest has gone is
+    uncommitted, so give manifests first.
+
+    Returns:
+        Their new names.
+    """
+    storage.make_folder(layout.QUARANTINE)
+    moved = []
+    for name in names:
+        target = _free_name(storage, name)
+        record = {
+            "file": name,
+            "reason": reason,
+            "quarantined_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+        publish(storage, f"{target}.reason.json", lambda file, c=content: file.write(c))  # type: ignore[misc]
+        storage.rename(name, target)
+        moved.append(target)
+    storage.sync_folder(layout.QUARANTINE)
+    storage.sync_folder()
+    return moved
+
+
+def _free_name(storage: Storage, name: str) -> str:
+    folder, path = layout.QUARANTINE, PurePosixPath(name)
+    target, number = f"{folder}/{name}", 1
+    while storage.exists(target):
+        number += 1
+        target = f"{folder}/{path.stem}.{number}{path.suffix}"
+    return target

@@ -1,0 +1,142 @@
+"""The two small JSON records beside a payload: the manifest that commits it, the pointer to it.
+
+A record's bytes are a function of its fields, and reading insists on exactly those bytes; so one
+flipped bit anywhere, white space included, is noticed. Its `checksum` (xxh3-128 of the canonical
+JSON of the other fields) lets a reader in another language do the same.
+"""
+
+import json
+from typing import Annotated, Any, ClassVar, Self
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from speedtronic.checkpoint import layout
+from speedtronic.errors import CorruptError
+
+FORMAT_VERSION = 1
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Step = Annotated[int, Field(ge=0, le=layout.MAX_STEP)]
+Digest = Annotated[str, Field(pattern=r"^xxh3_128:[0-9a-f]{32}$")]
+StateDigest = Annotated[str, Field(pattern=r"^state1:[0-9a-f]{32}$")]
+RunId = Annotated[str, Field(pattern=r"^[0-9a-z-]{1,64}$")]
+
+
+class Record(BaseModel):
+    """A frozen, strictly typed set of fields with one byte representation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    kind: ClassVar[str]
+
+    def to_bytes(self) -> bytes:
+        """The file's content: indented JSON with the checksum last."""
+        fields = self.model_dump(exclude_unset=True)  # a field added later has no place in old ones
+        fields["checksum"] = xxhash.xxh3_128_hexdigest(canonical_json(fields))
+        return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            CorruptError: anything else; the message says what was wrong.
+        """
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise CorruptError(f"{cls.kind} is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise CorruptError(f"{cls.kind} is not a JSON object")
+        fields.pop("checksum", None)
+        try:
+            record = cls.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise CorruptError(f"{cls.kind} is damaged: {where}: {first['msg']}") from None
+        if record.to_bytes() != data:
+            raise CorruptError(f"{cls.kind} is damaged: its checksum does not match its content")
+        return record
+
+
+class Pointer(Record):
+    """The newest committed checkpoint of a run; small, so it can be handed from task to task."""
+
+    kind: ClassVar[str] = "pointer"
+
+    step: Step
+    file: str
+    digest: Digest
+    state_digest: StateDigest
+    run_id: RunId
+    samples: Count
+    tokens: Count
+
+
+class FileEntry(BaseModel):
+    """One file of a payload."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    size_bytes: Count
+    digest: Digest
+
+
+class Manifest(Record):
+    """What is known of one checkpoint without opening its payload."""
+
+    kind: ClassVar[str] = "manifest"
+
+    format_version: int
+    run_id: RunId
+    step: Step
+    samples: Count
+    tokens: Count
+    skipped_updates: Count
+    loss: float | None
+    files: list[FileEntry]
+    state_digest: StateDigest
+    config_fingerprint: str
+    created_at: str
+
+    @property
+    def payload(self) -> FileEntry:
+        """The payload's one file."""
+        return self.files[0]
+
+    def pointer(self) -> Pointer:
+        """The pointer to this checkpoint."""
+        return Pointer(
+            step=self.step,
+            file=self.payload.name,
+            digest=self.payload.digest,
+            state_digest=self.state_digest,
+            run_id=self.run_id,
+            samples=self.samples,
+            tokens=self.tokens,
+        )
+
+    @classmethod
+    def from_file(cls, data: bytes, step: int) -> Self:
+        """Read the manifest of `step`, which must describe exactly that step's payload.
+
+        Raises:
+            CorruptError: it is damaged, or speaks of something else.
+        """
+        manifest = cls.from_bytes(data)
+        if manifest.format_version > FORMAT_VERSION:
+            raise CorruptError(
+                f"manifest has format version {manifest.format_version}; this program reads up "
+                f"to {FORMAT_VERSION}: update speedtronic-flows"
+            )
+        names = [entry.name for entry in manifest.files]
+        if manifest.step != step or names != [layout.payload_name(step)]:
+            raise CorruptError(f"manifest speaks of step {manifest.step}, files {names}")
+        return manifest
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no white space: the bytes that checksums are taken over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,267 @@
+"""CheckpointStore: save, select and load, in an order that no crash can turn against the run.
+
+Commit order: payload, manifest, pointer; each published whole and durable before the next begins.
+Deletion order: manifest, payload. So at every moment a checkpoint with a manifest is complete, and
+once there was one there is one.
+"""
+
+import logging
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from speedtronic.checkpoint import codec, layout
+from speedtronic.checkpoint.digest import state_digest
+from speedtronic.checkpoint.quarantine import quarantine
+from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
+from speedtronic.checkpoint.retention import steps_to_delete
+from speedtronic.checkpoint.storage import Storage, publish, read_bytes
+from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
+from speedtronic.errors import (
+    CorruptError,
+    LegacyStoreError,
+    NoValidCheckpointError,
+    StorageError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint in memory: its manifest, and the state with tensors on the CPU."""
+
+    manifest: Manifest
+    state: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one run in one directory. The caller holds the run's lock.
+
+    Args:
+        storage: where the files are.
+        keep_last: how many checkpoints to keep, >= 1; None keeps all.
+
+    Attributes:
+        run_id: whose checkpoints these are; made at the first save, adopted by `select`.
+        config_fingerprint: recorded in every manifest.
+    """
+
+    def __init__(self, storage: Storage, *, keep_last: int | None) -> None:
+        self._storage = storage
+        self._keep_last = keep_last
+        self.config_fingerprint = ""
+        self.run_id: str | None = None
+
+    @property
+    def root(self) -> str:
+        """The directory, for messages."""
+        return self._storage.root
+
+    def has_checkpoints(self) -> bool:
+        """Whether any run left a pointer, a payload or a manifest here, good or not."""
+        if self._storage.exists(layout.POINTER):
+            return True
+        return any(layout.step_of(name) is not None for name in self._storage.list())
+
+    def save(self, state: dict[str, Any]) -> Pointer:
+        """Write `state` as the checkpoint of `state["step"]` and move the pointer to it.
+
+        Durable on return. A crash before that leaves the previous pointer and its files valid.
+
+        Args:
+            state: plain containers, numbers, strings and tensors on any device; not modified.
+
+        Returns:
+            The pointer now on disk.
+
+        Raises:
+            StorageFullError: no space; what was there before is whole.
+            StorageError: the pointer did not move; safe to call again.
+        """
+        self._storage.make_folder("")
+        self._remove_temporaries()
+        self.run_id = self.run_id or str(uuid.uuid4())
+        step = state["step"]
+        identity = state_digest(state)
+        if existing := self._already_committed(step, identity):
+            return existing
+        name = layout.payload_name(step)
+        digest, size = publish(self._storage, name, lambda file: codec.encode(state, file))
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            run_id=self.run_id,
+            step=step,
+            samples=state["samples"],
+            tokens=state["tokens"],
+            skipped_updates=state["skipped_updates"],
+            loss=state["loss"],
+            files=[FileEntry(name=name, size_bytes=size, digest=digest)],
+            state_digest=identity,
+            config_fingerprint=self.config_fingerprint,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        self._publish_bytes(layout.manifest_name(step), manifest.to_bytes())
+        pointer = manifest.pointer()
+        self._publish_bytes(layout.POINTER, pointer.to_bytes())
+        self._prune(pointer)
+        return pointer
+
+    def select(self) -> Checkpoint | None:
+        """Load the newest good checkpoint of this run, and mend what stands in its way.
+
+        Candidates are tried newest first. Those rejected on the way to a good one go to quarantine
+        with the reason, a pointer that is not to the one found is replaced, and temporaries of
+        writers that died are removed. If nothing is good, nothing is moved.
+
+        Returns:
+            The checkpoint, or None in a directory where nothing was ever committed.
+
+        Raises:
+            NoValidCheckpointError: there are files and none verifies; names each with its reason.
+            LegacyStoreError: payloads of the older format, without any manifest.
+        """
+        found = read_pointer(self._storage)
+        run_id = self.run_id or (found.pointer.run_id if found.pointer else None)
+        rejected: list[tuple[Candidate, str]] = []
+        uncommitted: list[Candidate] = []
+        foreign = 0
+        for candidate in candidates(self._storage):
+            if not candidate.committed:
+                uncommitted.append(candidate)
+                continue
+            try:
+                if run_id is not None and candidate.manifest.run_id != run_id:
+                    foreign += 1
+                    continue
+                state = candidate.load()
+            except CorruptError as error:
+                rejected.append((candidate, str(error)))
+                continue
+            checkpoint = Checkpoint(candidate.manifest, state)
+            self._adopt(checkpoint.manifest, found, rejected)
+            return checkpoint
+        self._refuse_if_anything_was_lost(found, rejected, uncommitted, foreign)
+        return None
+
+    def confirms(self, pointer: Pointer) -> bool:
+        """Whether the manifest on disk is exactly what `pointer` was made from."""
+        try:
+            data = read_bytes(self._storage, layout.manifest_name(pointer.step))
+            return Manifest.from_file(data, pointer.step).pointer() == pointer
+        except (CorruptError, StorageError):
+            return False
+
+    def _already_committed(self, step: int, identity: str) -> Pointer | None:
+        """The pointer to this very state if it is on disk; else make room for it."""
+        candidate = next((c for c in candidates(self._storage) if c.step == step), None)
+        if candidate is None or not candidate.committed:
+            return None
+        try:
+            manifest = candidate.manifest
+            if manifest.run_id != self.run_id:
+                reason = f"of run {manifest.run_id}; made way for step {step} of run {self.run_id}"
+            elif manifest.state_digest != identity:
+                reason = f"made way for another state of step {step}: {identity}"
+            else:
+                candidate.read_payload()
+                self._repair_pointer(manifest.pointer())
+                return manifest.pointer()
+        except CorruptError as error:
+            reason = str(error)
+        quarantine(self._storage, candidate.files, reason)
+        return None
+
+    def _adopt(
+        self, manifest: Manifest, found: PointerFinding, rejected: list[tuple[Candidate, str]]
+    ) -> None:
+        self.run_id = manifest.run_id
+        self._remove_temporaries()
+        for candidate, reason in rejected:
+            moved = quarantine(self._storage, candidate.files, reason)
+            logger.warning(
+                "checkpoint of step %d is damaged: %s: %s; moved to %s; going on from step %d "
+                "(verified)",
+                candidate.step,
+                f"{self.root}/{layout.payload_name(candidate.step)}",
+                reason,
+                ", ".join(moved),
+                manifest.step,
+            )
+        if found.problem:
+            quarantine(self._storage, [layout.POINTER], found.problem)
+            logger.warning("%s/%s: %s; repaired", self.root, layout.POINTER, found.problem)
+        self._repair_pointer(manifest.pointer())
+
+    def _repair_pointer(self, pointer: Pointer) -> None:
+        if read_pointer(self._storage).pointer != pointer:
+            self._publish_bytes(layout.POINTER, pointer.to_bytes())
+
+    def _refuse_if_anything_was_lost(
+        self,
+        found: PointerFinding,
+        rejected: list[tuple[Candidate, str]],
+        uncommitted: list[Candidate],
+        foreign: int,
+    ) -> None:
+        if rejected:
+            lines = [f"  {c.step}: {', '.join(c.files)}: {reason}" for c, reason in rejected]
+            raise NoValidCheckpointError(
+                f"no checkpoint in {self.root} is good; nothing was changed:\n"
+                + "\n".join(lines)
+                + "\nRestore one of these files from a copy, or train into another directory."
+            )
+        if found.present:
+            said = found.problem or f"names step {found.pointer and found.pointer.step}"
+            others = f" ({foreign} of another run)" if foreign else ""
+            raise NoValidCheckpointError(
+                f"{self.root}/{layout.POINTER} {said}, but no checkpoint of its run is "
+                f"there{others}. Restore it from a copy, or train into another directory."
+            )
+        for candidate in uncommitted:
+            self._refuse_legacy(candidate)
+
+    def _refuse_legacy(self, candidate: Candidate) -> None:
+        """A first save cut short leaves one of our payloads alone, and that is no history."""
+        name = layout.payload_name(candidate.step)
+        try:
+            ours = "format_version" in codec.decode(read_bytes(self._storage, name))
+        except (CorruptError, StorageError):
+            ours = False
+        if not ours:
+            raise LegacyStoreError(
+                f"{self.root}/{name} has no manifest and is not of today's format; reading files "
+                "of the older format needs --trust-legacy"
+            )
+
+    def _prune(self, newest: Pointer) -> None:
+        if self._keep_last is None:
+            return
+        mine, stray = [], []
+        for candidate in candidates(self._storage):
+            if not candidate.committed:
+                stray.append(candidate)
+                continue
+            try:
+                if candidate.manifest.run_id == newest.run_id:
+                    mine.append(candidate.step)
+            except CorruptError:
+                continue  # for select to judge, with its reason
+        deleted = steps_to_delete(mine, keep_last=self._keep_last, protected={newest.step})
+        for step in deleted:
+            self._storage.delete(layout.manifest_name(step))
+            self._storage.sync_folder()
+            self._storage.delete(layout.payload_name(step))
+        oldest_kept = min(set(mine) - set(deleted))
+        for candidate in stray:  # what a crash within this function leaves
+            if candidate.step < oldest_kept:
+                self._storage.delete(layout.payload_name(candidate.step))
+
+    def _remove_temporaries(self) -> None:
+        for name in self._storage.list():
+            if layout.is_temporary(name):
+                self._storage.delete(name)
+
+    def _publish_bytes(self, name: str, content: bytes) -> None:
+        publish(self._storage, name, lambda file: file.write(content))

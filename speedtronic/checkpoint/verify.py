@@ -1,0 +1,191 @@
+"""What a checkpoint directory holds and what of it is good. Reads only."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from speedtronic.checkpoint import codec, layout
+from speedtronic.checkpoint.digest import bytes_digest
+from speedtronic.checkpoint.records import Manifest, Pointer
+from speedtronic.checkpoint.storage import Storage, read_bytes
+from speedtronic.errors import CorruptError, StorageError
+
+
+@dataclass(frozen=True)
+class PointerFinding:
+    """`pointer` when `latest.json` is whole; else `problem`, which is empty when it is missing."""
+
+    pointer: Pointer | None
+    problem: str
+
+    @property
+    def present(self) -> bool:
+        return self.pointer is not None or self.problem != ""
+
+
+def read_pointer(storage: Storage) -> PointerFinding:
+    """Read `latest.json`. Nothing it names is opened: it is a hint, the manifests are the truth."""
+    if not storage.exists(layout.POINTER):
+        return PointerFinding(None, "")
+    try:
+        pointer = Pointer.from_bytes(read_bytes(storage, layout.POINTER))
+        if pointer.file != layout.payload_name(pointer.step):
+            raise CorruptError(f"pointer names {pointer.file!r} for step {pointer.step}")
+    except (CorruptError, StorageError) as error:
+        return PointerFinding(None, str(error))
+    return PointerFinding(pointer, "")
+
+
+class Candidate:
+    """The files of one step, looked at lazily: first the manifest, then the payload.
+
+    Attributes:
+        step: from the file names.
+        files: those of payload and manifest that are there, manifest first.
+    """
+
+    def __init__(self, storage: Storage, step: int, sizes: Mapping[str, int]) -> None:
+        self._storage = storage
+        self._sizes = sizes
+        self.step = step
+        names = (layout.manifest_name(step), layout.payload_name(step))
+        self.files = [name for name in names if name in sizes]
+
+    @property
+    def committed(self) -> bool:
+        """Whether a manifest is there; a payload alone is a save that was cut short."""
+        return layout.manifest_name(self.step) in self.files
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest, whole and about this step.
+
+        Raises:
+            CorruptError: it is not.
+        """
+        try:
+            data = read_bytes(self._storage, layout.manifest_name(self.step))
+        except StorageError as error:
+            raise CorruptError(str(error)) from error
+        return Manifest.from_file(data, self.step)
+
+    def read_payload(self) -> bytes:
+        """The payload's bytes, being exactly those that were saved.
+
+        Raises:
+            CorruptError: they are not; the message gives expected and found.
+        """
+        entry = self.manifest.payload
+        size = self._sizes.get(entry.name)
+        if size is None:
+            raise CorruptError(f"payload {entry.name} is missing")
+        if size != entry.size_bytes:
+            raise CorruptError(f"payload has {size} bytes, expected {entry.size_bytes}")
+        try:
+            data = read_bytes(self._storage, entry.name)
+        except StorageError as error:
+            raise CorruptError(str(error)) from error
+        found = bytes_digest(data)
+        if found != entry.digest:
+            raise CorruptError(f"payload is damaged: expected {entry.digest}, found {found}")
+        return data
+
+    def load(self) -> dict[str, Any]:
+        """The state in the payload.
+
+        Raises:
+            CorruptError: the payload is damaged, does not load safely, or is of another step.
+        """
+        state = codec.decode(self.read_payload())
+        if state.get("step") != self.step:
+            raise CorruptError(f"payload holds step {state.get('step')!r}, expected {self.step}")
+        return state
+
+
+def candidates(storage: Storage, sizes: Mapping[str, int] | None = None) -> Iterator[Candidate]:
+    """The steps that have files, newest first."""
+    sizes = storage.list() if sizes is None else sizes
+    steps = {step for name in sizes if (step := layout.step_of(name)) is not None}
+    for step in sorted(steps, reverse=True):
+        yield Candidate(storage, step, sizes)
+
+
+@dataclass(frozen=True)
+class CheckpointFinding:
+    """One step in the words of `speedtronic inspect`.
+
+    `status`: `verified` (bytes checked against the manifest), `corrupt`, `foreign` (of another
+    run), `uncommitted` (a payload without manifest), `unverified` (such a payload in a store
+    without any manifest: nothing says what its bytes should be).
+    """
+
+    step: int
+    file: str
+    status: str
+    reason: str
+    size_bytes: int | None = None
+    digest: str | None = None
+    state_digest: str | None = None
+    samples: int | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Everything in a checkpoint directory, newest checkpoint first."""
+
+    pointer: Pointer | None
+    pointer_problem: str
+    selected: int | None
+    run_id: str | None
+    checkpoints: list[CheckpointFinding]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self) | {"pointer": self.pointer and self.pointer.model_dump()}
+
+
+def survey(storage: Storage) -> Survey:
+    """Read and verify every checkpoint of a directory; nothing is changed."""
+    sizes = storage.list()
+    found = read_pointer(storage)
+    steps = list(candidates(storage, sizes))
+    any_manifest = any(candidate.committed for candidate in steps)
+    run_id = found.pointer.run_id if found.pointer else None
+    findings = []
+    for candidate in steps:
+        finding = _finding(candidate, sizes, run_id, any_manifest)
+        if finding.status == "verified" and run_id is None:
+            run_id = candidate.manifest.run_id
+        findings.append(finding)
+    selected = next((f.step for f in findings if f.status == "verified"), None)
+    problem = found.problem
+    if found.pointer and found.pointer.step != selected:
+        problem = f"stale: names step {found.pointer.step}"
+    return Survey(found.pointer, problem, selected, run_id, findings)
+
+
+def _finding(
+    candidate: Candidate, sizes: Mapping[str, int], run_id: str | None, any_manifest: bool
+) -> CheckpointFinding:
+    name = layout.payload_name(candidate.step)
+    basics: dict[str, Any] = {"step": candidate.step, "file": name, "size_bytes": sizes.get(name)}
+    if not candidate.committed:
+        status = "uncommitted" if any_manifest else "unverified"
+        return CheckpointFinding(**basics, status=status, reason="it has no manifest")
+    try:
+        manifest = candidate.manifest
+        basics |= {
+            "digest": manifest.payload.digest,
+            "state_digest": manifest.state_digest,
+            "samples": manifest.samples,
+            "tokens": manifest.tokens,
+        }
+        if run_id is not None and manifest.run_id != run_id:
+            reason = f"of run {manifest.run_id}, not {run_id}"
+            return CheckpointFinding(**basics, status="foreign", reason=reason)
+        candidate.load()
+    except CorruptError as error:
+        return CheckpointFinding(**basics, status="corrupt", reason=str(error))
+    return CheckpointFinding(**basics, status="verified", reason="")

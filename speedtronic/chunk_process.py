@@ -1,0 +1,194 @@
+"""The child's side of a chunk worker: `python -m speedtronic.chunk_process EVENTS_FD PARENT_PID`.
+
+One JSON object a line: requests come on standard input, events go to the file descriptor given.
+
+    requests  {"config": {...}}                          first, once
+              {"command": "restore"}                     load the newest good checkpoint
+              {"command": "train", "target": 40, "pointer": {...} | null}
+    events    {"event": "log", "level": 20, "name": ..., "message": ...}
+              {"event": "restored" | "step" | "saved", "step": 20}
+              {"event": "done", "pointer": {...} | null, "step": 40, "loss": 2.3, "samples": ...}
+              {"event": "failed", "kind": ..., "message": ..., "retryable": false}
+
+It holds the run's lock, and ends when its parent does, when its input ends, or on SIGTERM: then
+after the update at hand, saving first with `checkpoint.save_on_stop`.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from types import FrameType
+from typing import IO, Any
+
+from speedtronic.checkpoint import Pointer
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.console import PlainProgress, configure_logging
+from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
+from speedtronic.lifetime import end_with_parent
+from speedtronic.runtime import Runtime, build_runtime, logging_path
+
+STEP_EVENT_EVERY_S = 0.2
+
+logger = logging.getLogger("speedtronic.chunk_process")  # __name__ is __main__ here
+
+
+class Events:
+    """Lines to the parent. If it is gone they go nowhere: so will this process, in a moment."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def send(self, event: str, **fields: Any) -> None:
+        try:
+            self._stream.write(json.dumps({"event": event, **fields}) + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            pass
+
+
+class _LogToEvents(logging.Handler):
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = self.format(record)
+        self._events.send("log", level=record.levelno, name=record.name, message=message)
+
+
+class ChunkProcess:
+    """A run kept warm between chunks.
+
+    Args:
+        config: of the run; it is always resumed.
+        events: to the parent.
+    """
+
+    def __init__(self, config: SpeedtronicConfig, events: Events) -> None:
+        self._config = config
+        self._events = events
+        self._runtime: Runtime | None = None
+        self._progress: PlainProgress | None = None
+        self._last_step_event = 0.0
+        self._training = False
+        self._stop_requested = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def handle(self, request: dict[str, Any]) -> None:
+        """Answer one request with `done` or `failed`."""
+        if request["command"] == "restore":
+            self._load()
+            self._done()
+            return
+        pointer = request["pointer"] and Pointer.model_validate(request["pointer"])
+        runtime = self._runtime
+        if runtime is None or not runtime.proves(pointer):
+            runtime = self._load()
+            if pointer is not None and runtime.pointer != pointer:
+                logger.warning(
+                    "the checkpoint handed on (step %d, %s) is not the newest good one of the "
+                    "store; going on from step %d",
+                    pointer.step,
+                    pointer.digest,
+                    runtime.state.step,
+                )
+        self._train(runtime, request["target"])
+        self._done()
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        """Told of what happens in training."""
+        if event == "checkpoint_saved":
+            self._events.send("saved", step=payload["step"])
+        elif self._progress is not None:
+            self._progress.on_event(event, payload)
+
+    def on_step(self, step: int) -> None:
+        """Told of every update; the parent hears of it a few times a second."""
+        now = time.monotonic()
+        if now - self._last_step_event >= STEP_EVENT_EVERY_S:
+            self._last_step_event = now
+            self._events.send("step", step=step)
+
+    def _load(self) -> Runtime:
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
+        self._runtime = build_runtime(self._config, resume=True, hooks=[self], on_step=self.on_step)
+        self._events.send("restored", step=self._runtime.state.step)
+        return self._runtime
+
+    def _train(self, runtime: Runtime, target: int) -> None:
+        self._progress = PlainProgress(target, logger)
+        self._training = True
+        try:
+            if not self._stop_requested:
+                runtime.trainer.fit(target)
+        finally:
+            self._training = False
+        if self._stop_requested:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _done(self) -> None:
+        assert self._runtime is not None
+        state, pointer = self._runtime.state, self._runtime.pointer
+        self._events.send(
+            "done",
+            pointer=pointer and pointer.model_dump(),
+            step=state.step,
+            samples=state.samples,
+            tokens=state.tokens,
+            loss=state.loss,
+        )
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if not self._training or self._runtime is None:
+            raise SystemExit(128 + signal.SIGTERM)
+        self._stop_requested = True
+        self._runtime.trainer.request_stop()
+
+
+def main() -> None:
+    """Serve requests until the input ends."""
+    events_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    faulthandler.enable()  # a segfault leaves a Python stack on standard error
+    end_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    os.set_inheritable(events_fd, False)
+    with os.fdopen(events_fd, "w", encoding="utf-8") as stream:
+        events = Events(stream)
+        try:
+            _serve(events)
+        except Exception as error:
+            events.send(
+                "failed",
+                kind=type(error).__name__,
+                message=str(error),
+                retryable=_retryable(error),
+                traceback=traceback.format_exc(),
+            )
+            raise SystemExit(1) from None
+
+
+def _serve(events: Events) -> None:
+    config = SpeedtronicConfig.from_dict(json.loads(sys.stdin.readline())["config"])
+    file = logging_path(config, config.logging.file)
+    configure_logging(config.logging.level, file, _LogToEvents(events))
+    process = ChunkProcess(config, events)
+    for line in iter(sys.stdin.readline, ""):
+        process.handle(json.loads(line))
+
+
+def _retryable(error: Exception) -> bool:
+    """Whether the same attempt could end otherwise: not where a person has to mend something."""
+    if isinstance(error, StorageError):
+        return True
+    return not isinstance(error, UsageError | CheckpointError | NonFiniteError)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""The `speedtronic` command.
+
+Exit codes: 0 good; 1 findings or a failed run; 2 wrong use; 130 and 143 stopped by Ctrl-C, SIGTERM.
+"""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
+from speedtronic.errors import SpeedtronicError, UsageError
+
+if TYPE_CHECKING:
+    from speedtronic.checkpoint.verify import Survey
+
+# torch takes over a second to import, so what needs it is imported where it is used.
+
+
+class _Terminated(BaseException):
+    """SIGTERM, so that files and locks are let go on the way out."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = args.command
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        return command(args)
+    except SpeedtronicError as error:
+        if args.debug:
+            raise
+        print(f"speedtronic: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("speedtronic: stopped by Ctrl-C; --resume goes on", file=sys.stderr)
+        return 130
+    except _Terminated:
+        print("speedtronic: stopped by SIGTERM; --resume goes on", file=sys.stderr)
+        return 143
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if args.debug:
+            raise
+        print(
+            f"speedtronic: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr
+        )
+        return 1
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    configured = argparse.ArgumentParser(add_help=False)
+    configured.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON")
+    configured.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one key, such as optimizer.lr=1e-4; may be repeated",
+    )
+    parser = argparse.ArgumentParser(
+        prog="speedtronic",
+        description="Train PyTorch models in chunks: interrupted anywhere, the same to the bit.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", parents=[common, configured], help="train or resume a run")
+    train.add_argument("--output-dir", metavar="DIR", help="instead of run.output_dir")
+    train.add_argument(
+        "--resume", action="store_true", help="go on from the newest good checkpoint"
+    )
+    train.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="for run.device")
+    train.add_argument(
+        "--max-steps",
+        type=int,
+        metavar="N",
+        help="train to step N, where the schedule then ends too (--set run.max_steps=N moves the "
+        "target only)",
+    )
+    train.set_defaults(command=_train)
+
+    validate = commands.add_parser(
+        "validate", parents=[common, configured], help="check a configuration and print it in full"
+    )
+    validate.set_defaults(command=_validate)
+
+    inspect = commands.add_parser(
+        "inspect", parents=[common], help="show and verify the checkpoints of a run; reads only"
+    )
+    inspect.add_argument("directory", metavar="DIR", help="a run's output or checkpoint directory")
+    inspect.add_argument("--json", action="store_true", help="print a JSON object")
+    inspect.set_defaults(command=_inspect)
+    return parser
+
+
+def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None]:
+    """The configuration with `--set` applied, and the target that `--set run.max_steps` gives."""
+    assignments = dict(parse_assignment(text) for text in args.set)
+    return take_target(SpeedtronicConfig.load(args.config), assignments)
+
+
+def _train(args: argparse.Namespace) -> int:
+    config, target = _configured(args)
+    flags = {"run.output_dir": args.output_dir, "run.device": args.device}
+    config = config.override({key: value for key, value in flags.items() if value is not None})
+    horizon = None
+    if args.max_steps is not None:
+        config = config.override(
+            {"run.max_steps": args.max_steps, "scheduler.max_steps": args.max_steps}
+        )
+        horizon = target = config.run.max_steps
+
+    from rich.console import Console
+
+    from speedtronic import console, runtime
+
+    config_logging = config.logging
+    console.configure_logging(
+        config_logging.level,
+        runtime.logging_path(config, config_logging.file),
+        console.terminal_handler(),
+    )
+    goal = config.run.max_steps if target is None else target
+    terminal = Console(stderr=True)
+    with ExitStack() as stack:
+        progress: Any
+        if terminal.is_terminal:
+            progress = stack.enter_context(console.ProgressBar(goal, terminal))
+        else:
+            progress = console.PlainProgress(goal, logging.getLogger("speedtronic"))
+        result = runtime.train_from_config(
+            config,
+            resume=args.resume,
+            max_steps=target,
+            schedule_max_steps=horizon,
+            hooks=[progress],
+            on_step=getattr(progress, "on_step", None),
+        )
+    loss = "none" if result.final_loss is None else f"{result.final_loss:.6f}"
+    print(
+        f"step {result.steps}  samples {result.samples}  tokens {result.tokens}  loss {loss}  "
+        f"{result.elapsed_s:.1f} s  {config.run.output_dir}"
+    )
+    return 0
+
+
+def _validate(args: argparse.Namespace) -> int:
+    config, target = _configured(args)
+    if target is not None:
+        config = config.override({"run.max_steps": target})
+    print(config.to_yaml(redact_secrets=True), end="")
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from speedtronic.checkpoint import survey
+
+    found = survey(_find_store(args.directory))
+    print(json.dumps(found.to_dict(), indent=2) if args.json else _as_text(found))
+    return 0
+
+
+def _find_store(directory: str) -> Any:
+    """The store of a run's output directory, or the one that `directory` itself is."""
+    from speedtronic.checkpoint.storage import local_path, open_storage
+
+    path = local_path(directory)
+    if not path.is_dir():
+        raise UsageError(f"{directory} is not a directory")
+    configuration = path / "config.yaml"
+    if configuration.exists():
+        # Where the run says it keeps them; but the directory may have been moved since.
+        stored = SpeedtronicConfig.load(configuration).checkpoint.directory
+        path = path / stored if "://" not in stored else local_path(stored)
+    elif (path / "checkpoints").is_dir():
+        path = path / "checkpoints"
+    return open_storage(str(path))
+
+
+def _as_text(found: "Survey") -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("step", "status", "size", "samples", "state digest", "reason"):
+        table.add_column(column, justify="right" if column in ("step", "size") else "left")
+    for c in found.checkpoints:
+        size = "" if c.size_bytes is None else f"{c.size_bytes / 2**20:.1f} MiB"
+        samples = "" if c.samples is None else str(c.samples)
+        table.add_row(str(c.step), c.status, size, samples, c.state_digest or "", c.reason)
+    console = Console()
+    with console.capture() as captured:
+        if found.checkpoints:
+            console.print(table)
+        else:
+            console.print("no checkpoints")
+    pointer = found.pointer_problem or (
+        f"step {found.pointer.step}" if found.pointer else "missing"
+    )
+    chosen = "nothing" if found.selected is None else f"step {found.selected}"
+    return captured.get() + f"\nlatest.json: {pointer}\na resume would start from: {chosen}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

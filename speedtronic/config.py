@@ -1,0 +1,270 @@
+"""The configuration of a run: YAML, JSON or a dict becomes one frozen `SpeedtronicConfig`."""
+
+import difflib
+import json
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+import xxhash
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from speedtronic.config_file import parse_file, parse_yaml
+from speedtronic.errors import ConfigError
+from speedtronic.redaction import redact, show
+from speedtronic.sections import (
+    CheckpointConfig,
+    ChunkConfig,
+    DataConfig,
+    LoggingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RunConfig,
+    SchedulerConfig,
+    Section,
+    fill,
+    require,
+)
+
+SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
+"""Keys of the top level that are short for the same key of `run`."""
+
+# What decides the numbers a run computes, and nothing about where or how fast it computes them.
+_TRAJECTORY: dict[str, Any] = {
+    "run": {"seed"},
+    "model": True,
+    "data": {
+        "text_path",
+        "synthetic",
+        "num_tokens",
+        "block_size",
+        "target_batch_size",
+        "shuffle",
+        "drop_last",
+        "seed",
+    },
+    "optimizer": set(OptimizerConfig.model_fields) - {"fused"},
+    "scheduler": True,
+    "precision": {"mode"},
+}
+
+
+class SpeedtronicConfig(Section):
+    """Everything a run is told, checked and with every default worked out.
+
+    Make one with `load`, `from_dict` or `override`: those raise ConfigError, with one line for each
+    problem, where the bare constructor raises pydantic's ValidationError.
+    """
+
+    run: RunConfig = Field(default_factory=RunConfig)
+    """What to run, where, how far."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The network."""
+    data: DataConfig = Field(default_factory=DataConfig)
+    """Samples and their order."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """The update rule."""
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    """The learning rate over time."""
+    precision: PrecisionConfig = Field(default_factory=PrecisionConfig)
+    """Number formats."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """When and where state is saved."""
+    chunk: ChunkConfig = Field(default_factory=ChunkConfig)
+    """How a run is split and retried."""
+    logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    """Messages and metrics."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_shortcuts(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        short = {key: given[key] for key in SHORTCUTS if key in given}
+        rest = {key: value for key, value in given.items() if key not in short}
+        run = {} if rest.get("run") is None else rest["run"]
+        if not short or not isinstance(run, Mapping):
+            return rest
+        require(
+            *(
+                (
+                    run.get(key, value) == value,
+                    f"{key} is {show(value)} but run.{key}, which means the same, is "
+                    f"{show(run.get(key))}; leave one of them out",
+                )
+                for key, value in short.items()
+            )
+        )
+        return {**rest, "run": {**run, **short}}
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        # Copies, for a section that was passed in as an object is not ours to change.
+        data, chunk = self.data.model_copy(), self.chunk.model_copy()
+        longest, every = self.model.max_seq_len, self.checkpoint.every_steps
+        fill(data, block_size=longest, seed=self.run.seed)
+        fill(chunk, steps=every)
+        self.__dict__.update(data=data, chunk=chunk)
+        require(
+            (
+                data.block_size <= longest,
+                f"data.block_size is {data.block_size}; "
+                f"it must be at most model.max_seq_len, {longest}",
+            ),
+            (
+                data.text_path is None or self.model.vocab_size >= 256,
+                f"model.vocab_size is {self.model.vocab_size}; "
+                "it must be at least 256 for data.text_path, which is read as bytes",
+            ),
+            (
+                chunk.steps % every == 0,
+                f"chunk.steps is {chunk.steps}; "
+                f"it must be a multiple of checkpoint.every_steps, {every}",
+            ),
+        )
+        return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a YAML file, or a JSON one by its suffix `.json`, named by a path or a file:// URL.
+
+        Raises:
+            ConfigError: one line for each problem, each with the file's name.
+        """
+        source = os.fspath(path)
+        return cls._validated(parse_file(source), f"{source}: ")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any] | None) -> Self:
+        """Check a nested mapping, as a file would hold it; None means all defaults."""
+        return cls._validated(given)
+
+    @classmethod
+    def _validated(cls, given: object, prefix: str = "") -> Self:
+        try:
+            return cls.model_validate({} if given is None else given)
+        except ValidationError as error:
+            lines = [prefix + line for problem in error.errors() for line in _explain(problem)]
+            raise ConfigError("\n".join(lines)) from None
+
+    def override(self, changes: Mapping[str, object]) -> Self:
+        """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
+
+        They go on top of what was given, so values that follow a changed one follow it again.
+        """
+        given = self.model_dump(exclude_unset=True)
+        for key, value in _full_keys(changes).items():
+            section, dot, field = key.partition(".")
+            if dot:
+                given.setdefault(section, {})[field] = value
+            else:
+                given[key] = value  # an unknown key, which the validation names
+        return self._validated(given)
+
+    def to_dict(self, redact_secrets: bool = False) -> dict[str, Any]:
+        """Return all values, defaults too, as plain JSON types; `from_dict` gives an equal one."""
+        values = self.model_dump(mode="json")
+        return redact(values) if redact_secrets else values
+
+    def to_yaml(self, redact_secrets: bool = False) -> str:
+        """Return `to_dict` as YAML."""
+        return yaml.safe_dump(self.to_dict(redact_secrets), sort_keys=False, allow_unicode=True)
+
+    def fingerprint(self) -> str:
+        """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
+        values = self.model_dump(mode="json", include=_TRAJECTORY)
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
+
+    def under_output_dir(self, path: str) -> str:
+        """Join a relative path to run.output_dir; return an absolute one or a URL as it is."""
+        return path if "://" in path else posixpath.join(self.run.output_dir, path)
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Folder or URL of the checkpoints."""
+        return self.under_output_dir(self.checkpoint.directory)
+
+
+def take_target(
+    config: SpeedtronicConfig, overrides: Mapping[str, object]
+) -> tuple[SpeedtronicConfig, int | None]:
+    """Apply `overrides`, but return run.max_steps, checked like the others, instead of storing it.
+
+    Only the command line's --max-steps may move the schedule's horizon; every other caller's is a
+    target. It is None where `overrides` has none.
+    """
+    changes = _full_keys(overrides)
+    changed = config.override(changes)
+    if "run.max_steps" not in changes:
+        return changed, None
+    del changes["run.max_steps"]
+    return config.override(changes), changed.run.max_steps
+
+
+def parse_assignment(text: str) -> tuple[str, object]:
+    """Split the command line's `key=value`; the value is a scalar or a list as YAML writes it."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
+    if not key or not equals:
+        raise ConfigError(f"{show(text)}: {example}")
+    if value.startswith(("{", "*")):  # `{stdlib}/a.py` and `*.py`: never a scalar or list of YAML's
+        return key, value
+    try:
+        parsed = parse_yaml(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"{show(text)}: the value is not YAML; {example}") from None
+    if isinstance(parsed, Mapping):
+        raise ConfigError(f"{show(text)}: the value is a mapping; {example}")
+    return key, parsed
+
+
+def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
+    """Write shortcuts out as run.*, and refuse whole sections and a key with two values."""
+    full: dict[str, object] = {}
+    for short, value in changes.items():
+        key = f"run.{short}" if short in SHORTCUTS else short
+        if key in SpeedtronicConfig.model_fields:
+            raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
+        if full.setdefault(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {show(full[key])} and as {show(value)}")
+    return full
+
+
+def _explain(problem: Mapping[str, Any]) -> list[str]:
+    """One line for one of pydantic's problems; as many as rules are broken for one of `require`."""
+    location, kind = problem["loc"], problem["type"]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if kind in ("extra_forbidden", "invalid_key"):
+        return [_unknown_key(location)]
+    if kind == "value_error" and len(location) < 2:
+        return message.split("\n")  # rules about several keys, which name them
+    if kind == "model_type":
+        message = "must be a mapping of keys to values"
+    message = re.sub(r"^\w+ should ", "must ", message)
+    return [f"{_dotted(location)} is {show(problem['input'])}; it {message}"]
+
+
+def _unknown_key(location: tuple[int | str, ...]) -> str:
+    sections = {
+        name: list(field.annotation.model_fields)
+        for name, field in SpeedtronicConfig.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+    key, name = _dotted(location), str(location[-1])
+    known = sections[str(location[0])] if len(location) > 1 else [*sections, *SHORTCUTS]
+    elsewhere = [f"{section}.{name}" for section, keys in sections.items() if name in keys]
+    if near := elsewhere or difflib.get_close_matches(name, known, n=1):
+        return f"{key}: unknown key; did you mean '{near[0]}'?"
+    return f"{key}: unknown key; allowed are {', '.join(known)}"
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    """Write a location as a user would: `optimizer.betas[1]`."""
+    indices = "".join(f"[{index}]" for index in location[2:])
+    keys = ".".join(map(str, location[:2])).replace("\n", "\\n")  # a message is one line
+    return keys + indices if location else "the top level"

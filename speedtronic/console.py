@@ -1,0 +1,97 @@
+"""What a person sees while a run trains: log lines, and a bar where there is a terminal."""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+PACKAGE = "speedtronic"
+LINE_EVERY_S = 2.0
+
+
+def configure_logging(level: str, file: Path | None, *handlers: logging.Handler) -> None:
+    """Send the package's log records to `handlers`, and to `file` if one is given."""
+    logger = logging.getLogger(PACKAGE)
+    logger.setLevel(level)
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    outputs = list(handlers)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        to_file = logging.FileHandler(file, encoding="utf-8")
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        outputs.append(to_file)
+    for handler in outputs:
+        logger.addHandler(handler)
+
+
+def terminal_handler() -> logging.Handler:
+    """Log lines on standard error, plain enough for any terminal or file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    return handler
+
+
+def describe(payload: dict[str, Any], target: int) -> str:
+    """`step 40/240  loss 2.3456  lr 1.0e-03  51,234 tokens/s`."""
+    return (
+        f"step {payload['step']}/{target}  loss {payload['loss']:.4f}  lr {payload['lr']:.1e}  "
+        f"{payload['tokens_per_s']:,.0f} tokens/s"
+    )
+
+
+class PlainProgress:
+    """A log line every few seconds, and one for the target."""
+
+    def __init__(self, target: int, logger: logging.Logger) -> None:
+        self._target = target
+        self._logger = logger
+        self._last_line = 0.0
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        now = time.monotonic()
+        due = now - self._last_line >= LINE_EVERY_S or payload.get("step") == self._target
+        if event == "train_step" and due:
+            self._last_line = now
+            self._logger.info("%s", describe(payload, self._target))
+
+
+class ProgressBar:
+    """A bar with the loss, for a terminal; a context manager."""
+
+    def __init__(self, target: int, console: Console) -> None:
+        self._target = target
+        self._progress = Progress(
+            TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task: TaskID = self._progress.add_task("train", total=target, figures="")
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        if event == "train_step":
+            figures = describe(payload, self._target).split("  ", 1)[1]
+            self._progress.update(self._task, completed=payload["step"], figures=figures)
+
+    def on_step(self, step: int) -> None:
+        self._progress.update(self._task, completed=step)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()

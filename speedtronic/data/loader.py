@@ -1,0 +1,187 @@
+"""Micro batches in the resumable order, without end."""
+
+import itertools
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from speedtronic.data.order import SampleOrder
+from speedtronic.data.sample import SampleSource
+from speedtronic.errors import DataError, RestoreError
+from speedtronic.lifetime import end_with_parent
+
+# A worker has to be a direct child of this process for its watch on the parent to mean anything,
+# which rules out a fork server, Python's own choice from 3.14 on.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Batch = dict[str, Tensor]
+
+
+class SampleLoader:
+    """Endless micro batches; the position is what the trainer received, whatever was prefetched.
+
+    Workers start at the first batch and live until `close` or a jump. Neither they nor an iterator
+    draw from the global random streams of torch, NumPy or Python.
+
+    Args:
+        source: where samples come from; `order.num_samples` of them.
+        order: which sample stands at which position.
+        micro_batch_size: samples a batch; may differ from what it was when the state was saved.
+        num_workers: loader processes; 0 reads in this one.
+        prefetch_factor: batches that each worker reads ahead; None is torch's default.
+        pin_memory: put batches into page-locked memory, for a faster copy to the GPU.
+
+    Attributes:
+        position: samples handed to the trainer so far, over all epochs.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        order: SampleOrder,
+        *,
+        micro_batch_size: int,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        self.position = 0
+        self._order = order
+        self._micro_batch_size = micro_batch_size
+        self._dataset = _Positions(source, order)
+        self._num_workers = num_workers
+        self._prefetch_factor = prefetch_factor
+        self._pin_memory = pin_memory
+        self._iterator: Any = None
+
+    def next_batch(self) -> Batch:
+        """The next micro batch, each tensor int64 (micro_batch_size, T); moves the position on.
+
+        Raises:
+            DataError: the source could not give a sample; the position stays, safe to call again.
+        """
+        try:
+            if self._iterator is None:
+                self._iterator = self._start()
+            batch: Batch | DataError = next(self._iterator)
+            if isinstance(batch, DataError):
+                raise batch
+        except BaseException:
+            # The iterator is now ahead of the position: the next call has to start over.
+            self.close()
+            raise
+        self.position += self._micro_batch_size
+        return batch
+
+    def state_dict(self) -> dict[str, int | bool]:
+        """The position and what makes the order, as plain numbers; `epoch` is for people."""
+        return {
+            "samples": self.position,
+            "epoch": self.position // self._order.epoch_samples,
+            **self._identity(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the saved position; a live iterator that stands exactly there is kept.
+
+        Raises:
+            RestoreError: the saved position counts in another order; nothing was changed.
+        """
+        changed = [
+            f"{name}: saved {state.get(name)}, now {value}"
+            for name, value in self._identity().items()
+            if state.get(name) != value
+        ]
+        if changed:
+            raise RestoreError(
+                f"data order differs from the checkpoint's: {'; '.join(changed)}; "
+                "restore the data and the data section of the configuration, or start a fresh run"
+            )
+        if state["samples"] != self.position:
+            self.close()
+            self.position = state["samples"]
+
+    def close(self) -> None:
+        """End the loader's workers now; the next batch starts new ones."""
+        iterator, self._iterator = self._iterator, None
+        # torch does this when the last reference goes, which a traceback can hold for long.
+        shut_down = getattr(iterator, "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
+
+    def _start(self) -> Any:
+        """A torch iterator over the batches from the current position on."""
+        size = self._micro_batch_size
+        loader = DataLoader(
+            self._dataset,
+            batch_sampler=(
+                list(range(start, start + size)) for start in itertools.count(self.position, size)
+            ),
+            num_workers=self._num_workers,
+            prefetch_factor=self._prefetch_factor if self._num_workers else None,
+            pin_memory=self._pin_memory,
+            collate_fn=_as_it_is,
+            worker_init_fn=_WorkerInit(os.getpid()),
+            multiprocessing_context=START_METHOD if self._num_workers else None,
+            # Without its own, torch would draw the workers' seed from the global stream.
+            generator=torch.Generator(),
+        )
+        # A worker inherits this and lets go of it once its own handlers stand: until then it would
+        # end on Ctrl-C, or take a request to stop for the trainer's.
+        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            return iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+
+    def _identity(self) -> dict[str, int | bool]:
+        return {
+            "num_samples": self._order.num_samples,
+            "epoch_samples": self._order.epoch_samples,
+            "seed": self._order.seed,
+            "shuffle": self._order.shuffle,
+        }
+
+
+class _Positions(Dataset[Any]):
+    """The source, addressed by position instead of index; lives in the loader's workers."""
+
+    def __init__(self, source: SampleSource, order: SampleOrder) -> None:
+        self._source = source
+        self._order = order
+
+    def __getitems__(self, positions: list[int]) -> Batch | DataError:
+        _, indices = self._order.locate(np.array(positions))
+        try:
+            samples = self._source.__getitems__(indices.tolist())
+        except DataError as error:
+            # Handed over as a value: torch would wrap its one line into a worker's traceback.
+            return error
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+class _WorkerInit:
+    """What a loader worker does first: its life and its signals are its parent's affair."""
+
+    def __init__(self, training_pid: int) -> None:
+        self._training_pid = training_pid
+
+    def __call__(self, worker_id: int) -> None:
+        end_with_parent(self._training_pid)
+        # Ctrl-C reaches the whole group; the trainer finishes its step with batches from here.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A forked worker has the trainer's handler, which would only note the wish to stop.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,280 @@
+"""The sections of a configuration: one frozen class each, with its defaults and its rules."""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+# The default of a field that follows another one. A section works it out when it is made, save
+# for the ones that follow another section: those are None until the section is in a whole config.
+DERIVED: Any = None
+
+Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+def _to_float(value: object) -> object:
+    """YAML 1.1 reads `3e-4`, which has no point, as text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _to_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _to_pair(value: object) -> object:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("must be a list of two numbers, such as [0.9, 0.95]")
+    return tuple(value)
+
+
+def _to_text_path(value: object) -> object:
+    entries = value if isinstance(value, list | tuple) else [value]
+    paths = [_to_path(entry) for entry in entries]
+    if not paths or not all(isinstance(path, str) and path for path in paths):
+        raise ValueError("must be a file, a glob or a list of them")
+    return tuple(paths) if isinstance(value, list | tuple) else paths[0]
+
+
+def _to_level(value: object) -> object:
+    known = isinstance(value, str) and value.upper() in get_args(Level)
+    return str(value).upper() if known else value
+
+
+Count = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every generator takes
+Float = Annotated[float, BeforeValidator(_to_float)]
+Positive = Annotated[Float, Field(gt=0)]
+NonNegative = Annotated[Float, Field(ge=0)]
+BelowOne = Annotated[Float, Field(ge=0, lt=1)]
+Path = Annotated[str, BeforeValidator(_to_path)]
+
+
+def fill(section: "Section", **derived: object) -> None:
+    """Set the fields still None, past `frozen` and without marking them as given by the user."""
+    for key, value in derived.items():
+        if section.__dict__[key] is None:
+            section.__dict__[key] = value
+
+
+def require(*rules: tuple[bool, str]) -> None:
+    """Raise one ValueError with the message, one line each, of every rule that does not hold."""
+    if broken := [message for holds, message in rules if not holds]:
+        raise ValueError("\n".join(broken))
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no silent conversions, no NaN or infinity."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        str_min_length=1,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        """Null for a whole section, or where null is the default, is the same as leaving it out."""
+        if not isinstance(given, Mapping):
+            return given
+        optional = {
+            key
+            for key, field in cls.model_fields.items()
+            if field.default is None or field.default_factory is not None
+        }
+        return {k: v for k, v in given.items() if v is not None or k not in optional}
+
+
+class RunConfig(Section):
+    name: str = "speedtronic"
+    """Label of the run in reports and in Prefect."""
+    seed: Seed = 1234
+    """Seed of initial weights, dropout and, unless data.seed is given, of the order of samples."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train; auto takes the first of cuda, mps and cpu that is there."""
+    max_steps: Count = 1000
+    """Optimizer updates after which the run is complete."""
+    output_dir: Path = "runs"
+    """Folder or file:// URL of everything the run writes."""
+
+
+class ModelConfig(Section):
+    name: str = "reference_transformer"
+    """Name of the model in the registry."""
+    vocab_size: Count = 512
+    """Number of distinct tokens; text is read as bytes and needs 256."""
+    max_seq_len: Count = 128
+    """Longest sequence, in tokens."""
+    n_layer: Count = 4
+    """Number of transformer blocks."""
+    n_head: Count = 8
+    """Number of query heads."""
+    n_kv_head: Count = DERIVED
+    """Number of key and value heads, a divisor of n_head; null means n_head."""
+    d_model: Count = 256
+    """Width of the residual stream; n_head heads of an even width."""
+    d_ff: Count = DERIVED
+    """Width of the feed-forward layer; null means 4 * d_model."""
+    dropout: BelowOne = 0.0
+    """Probability of dropping an activation while training."""
+    tie_weights: bool = True
+    """Whether the embedding and the output layer share one matrix."""
+    rope_base: Positive = 10000.0
+    """Base of the wavelengths of the rotary position embedding."""
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        fill(self, n_kv_head=self.n_head, d_ff=4 * self.d_model)
+        heads, width = self.n_head, self.d_model
+        require(
+            (
+                heads % self.n_kv_head == 0,
+                f"model.n_kv_head is {self.n_kv_head}; it must divide model.n_head, {heads}",
+            ),
+            (
+                width % heads == 0,
+                f"model.d_model is {width}; it must be a multiple of model.n_head, {heads}",
+            ),
+            (
+                width % heads != 0 or width // heads % 2 == 0,
+                f"model.d_model is {width}; over model.n_head, {heads}, that is {width // heads} "
+                "per head, which must be even for rotary positions",
+            ),
+        )
+        return self
+
+
+class DataConfig(Section):
+    text_path: Annotated[str | tuple[str, ...], BeforeValidator(_to_text_path)] | None = None
+    """Text to train on: a file, a glob or a list of them.
+
+    `{stdlib}` inside stands for the standard library folder of the running Python.
+    """
+    synthetic: bool = DERIVED
+    """Whether to train on generated tokens; null means true unless text_path is given."""
+    num_tokens: Annotated[int, Field(ge=2)] | None = None
+    """Tokens to generate or to take of the text; null leaves it to the source."""
+    block_size: Count = DERIVED
+    """Length of one sample, in tokens; null means model.max_seq_len."""
+    micro_batch_size: Count = 1
+    """Samples in one forward and backward pass."""
+    target_batch_size: Count = 1
+    """Samples in one optimizer update, a multiple of micro_batch_size."""
+    num_workers: NonNegativeInt = 0
+    """Number of processes that load data; 0 loads in the training process."""
+    prefetch_factor: Count | None = None
+    """Batches that each worker loads ahead; null leaves it to PyTorch."""
+    pin_memory: bool | None = None
+    """Whether to load into page-locked memory; null means on CUDA only."""
+    shuffle: bool = False
+    """Whether each epoch has an order of its own."""
+    drop_last: bool = True
+    """Whether to leave out the samples of an epoch that do not fill an update."""
+    seed: Seed = DERIVED
+    """Seed of the order of samples; null means run.seed."""
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        fill(self, synthetic=self.text_path is None)
+        micro, target = self.micro_batch_size, self.target_batch_size
+        require(
+            (
+                self.synthetic or self.text_path is not None,
+                "data.synthetic is false; then data.text_path must name the text to train on",
+            ),
+            (
+                not self.synthetic or self.text_path is None,
+                "data.synthetic is true and data.text_path is given; leave one of them out",
+            ),
+            (
+                target % micro == 0,
+                f"data.target_batch_size is {target}; "
+                f"it must be a multiple of data.micro_batch_size, {micro}",
+            ),
+            (
+                self.prefetch_factor is None or self.num_workers > 0,
+                f"data.prefetch_factor is {self.prefetch_factor}; "
+                "it must be null while data.num_workers is 0",
+            ),
+        )
+        return self
+
+
+class OptimizerConfig(Section):
+    name: Literal["adamw"] = "adamw"
+    """The optimizer."""
+    lr: Positive = 3e-4
+    """Peak learning rate."""
+    betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_to_pair)] = (0.9, 0.95)
+    """Decay rates of the running means of the gradient and of its square."""
+    eps: Positive = 1e-8
+    """Term added to the denominator for numerical stability."""
+    weight_decay: NonNegative = 0.1
+    """Decoupled weight decay."""
+    fused: bool | None = None
+    """Whether to use the fused kernel; null means where it is available."""
+    grad_clip: Positive | None = None
+    """Largest norm of the whole gradient; null means no clipping."""
+
+
+class SchedulerConfig(Section):
+    name: Literal["cosine", "constant"] = "cosine"
+    """Shape of the learning rate after the warm-up."""
+    warmup_steps: NonNegativeInt = 100
+    """Updates over which the learning rate rises linearly to optimizer.lr."""
+    max_steps: Count | None = None
+    """Updates at which the decay ends; null means the run's max_steps when it starts."""
+    min_lr_ratio: Annotated[Float, Field(ge=0, le=1)] = 0.1
+    """Learning rate at the end of the decay, as a fraction of optimizer.lr."""
+
+
+class PrecisionConfig(Section):
+    mode: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Number format of the forward pass; auto takes the best that the device supports."""
+
+
+class CheckpointConfig(Section):
+    enabled: bool = True
+    """Whether to write checkpoints."""
+    directory: Path = "checkpoints"
+    """Folder or URL of the checkpoints; a relative one lies under run.output_dir."""
+    every_steps: Count = 100
+    """Updates from one checkpoint to the next."""
+    keep_last: Count | None = 3
+    """Number of newest checkpoints to keep; null keeps all."""
+    resume: bool = False
+    """Whether to go on from the newest good checkpoint."""
+    save_on_stop: bool = False
+    """Whether to save at the last step too when it is no multiple of every_steps."""
+
+
+class ChunkConfig(Section):
+    steps: Count = DERIVED
+    """Updates in one chunk, a multiple of checkpoint.every_steps, which is also what null means."""
+    retries: NonNegativeInt = 3
+    """Attempts in a row without a new checkpoint, after the first, before the chunk fails."""
+    retry_delay_s: NonNegative = 1.0
+    """Pause before a retry, in seconds."""
+    hang_timeout_s: Positive = 1800.0
+    """Seconds without a completed step after which the worker is killed."""
+
+
+class LoggingConfig(Section):
+    level: Annotated[Level, BeforeValidator(_to_level)] = "INFO"
+    """Least severe messages to show, in upper or lower case."""
+    file: Path | None = None
+    """File for the messages too; a relative one lies under run.output_dir; null means none."""
+    json_file: Path | None = "metrics.jsonl"
+    """File of metrics, one JSON object per line; relative as above; null means none."""
+    every_steps: Count = 10
+    """Updates from one line of metrics to the next."""

@@ -1,0 +1,120 @@
+"""TrainState: everything that determines the rest of a run, and its form in a checkpoint."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from speedtronic.errors import RestoreError
+from speedtronic.training.optim import Schedule
+from speedtronic.training.rng import capture_rng, restore_rng
+
+FORMAT_VERSION = 1
+
+
+class Batches(Protocol):
+    """An endless source of micro batches that knows its position."""
+
+    position: int
+
+    def next_batch(self) -> dict[str, torch.Tensor]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TrainState:
+    """The live objects of a run and its counters.
+
+    Attributes:
+        step: completed optimizer updates, absolute.
+        samples: samples consumed, those of skipped updates included.
+        tokens: label tokens trained on.
+        skipped_updates: updates that the gradient scaler skipped; not counted in `step`.
+        loss: mean loss of the last update, known at the logging cadence and at saves.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        scaler: torch.amp.GradScaler | None,
+        batches: Batches,
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.scaler = scaler
+        self.batches = batches
+        self.device = device
+        self.step = 0
+        self.tokens = 0
+        self.skipped_updates = 0
+        self.loss: float | None = None
+        # The random state waits here until the first step, so that nothing done between a restore
+        # (or the build of a fresh run) and training can draw from it.
+        self._waiting_rng: dict[str, Any] | None = capture_rng(device)
+
+    @property
+    def samples(self) -> int:
+        return self.batches.position
+
+    def begin(self) -> None:
+        """Put the random state in place; called just before the first step."""
+        if self._waiting_rng is not None:
+            restore_rng(self._waiting_rng, self.device)
+            self._waiting_rng = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of training. Tensors are live, not copies."""
+        rng = self._waiting_rng if self._waiting_rng is not None else capture_rng(self.device)
+        return {
+            "format_version": FORMAT_VERSION,
+            "model": self.model.state_dict(),
+            "modes": {name: module.training for name, module in self.model.named_modules()},
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "step": self.step,
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "skipped_updates": self.skipped_updates,
+            "loss": self.loss,
+            "data": self.batches.state_dict(),
+            "rng": rng,
+            "coordinator": None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint. The random state is put in place by `begin`.
+
+        Raises:
+            RestoreError: it does not fit the objects at hand; the run cannot go on with them.
+        """
+        self._load_model(state)
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (ValueError, KeyError) as error:
+            raise RestoreError(f"the optimizer's state does not fit: {error}") from error
+        self.schedule.load_state_dict(state["scheduler"])  # after the optimizer: it sets the rates
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.batches.load_state_dict(state["data"])
+        self.step = int(state["step"])
+        self.tokens = int(state["tokens"])
+        self.skipped_updates = int(state["skipped_updates"])
+        self.loss = state["loss"]
+        self._waiting_rng = state["rng"]
+
+    def _load_model(self, state: dict[str, Any]) -> None:
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise RestoreError(f"the checkpoint does not fit the model: {error}") from error
+        modes = state["modes"]
+        for name, module in self.model.named_modules():
+            if name not in modes:
+                raise RestoreError(f"the checkpoint knows no module {name!r}; the model has one")
+            module.training = modes[name]
