@@ -8,6 +8,7 @@ if the last two differ in a single bit.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -52,14 +53,14 @@ class Killer:
         for step in self.at_steps:
             pid = None
             while pid is None or pid == last_pid or self.last_step() < step:
-                if self.done.wait(0.005):
+                if self.done.wait(0.01):
                     return
                 pid = holder(self.directory / "checkpoints").get("pid")
             assert isinstance(pid, int)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             while _alive(pid):  # until its parent has reaped it
-                if self.done.wait(0.005):
+                if self.done.wait(0.01):
                     return
             self.killed_at.append(self.last_step())
             console.print(f"[bold red]✗ killed process {pid} with SIGKILL after step {step}[/]")
@@ -67,8 +68,9 @@ class Killer:
 
     def last_step(self) -> int:
         """The newest step in the metrics, which reach the file as they happen."""
-        with suppress(OSError, ValueError):
-            return max((e["step"] for e in read_events(_metrics(self.directory), "train_step")))
+        with suppress(OSError, ValueError, IndexError):
+            *_, last, _ = _metrics(self.directory).read_bytes().split(b"\n")
+            return int(json.loads(last)["step"])
         return 0
 
 
