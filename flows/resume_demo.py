@@ -145,12 +145,12 @@ def show_result(output: Path, report: RunReport, kills: list[int]) -> bool:
     table.add_row("resumed from step", ", ".join(map(str, report.restores[1:])) or "-", "-")
     table.add_row("steps repeated", str(sum(repeated)), "0")
     table.add_row("final step", *(str(final.step) for final in finals))
-    table.add_row("state digest", *(str(final.state_digest) for final in finals))
     console.print(table)
+    console.print("\nstate digest: weights, optimizer, random numbers, data position, counters")
+    for name, final in zip(names, finals, strict=True):
+        console.print(f"  {name:13}  {final.state_digest}")
     verdict = "[bold green]identical[/]" if same else "[bold red]DIFFERENT[/]"
-    console.print(
-        f"\nThe two final states (weights, optimizer, random numbers, data position) are {verdict}."
-    )
+    console.print(f"The two final states are {verdict}.\n")
 
     picture = output / "loss.png"
     events = {name: read_events(_metrics(output / name), "train_step") for name in names}

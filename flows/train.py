@@ -57,7 +57,8 @@ def train(
         for chunk in chunks:
             entry = ChunkReport(chunk.start, chunk.target)
             report.chunks.append(entry)
-            saves = -(-chunk.target // settings.checkpoint.every_steps)
+            every = settings.checkpoint.every_steps
+            saves = chunk.target // every - chunk.start // every
             result = _retried(train_chunk, chunk.name, settings, worker, saves=saves)(
                 worker, chunk, report.pointer, entry
             )
