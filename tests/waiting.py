@@ -1,9 +1,15 @@
 """Waiting for the thing itself, with a limit, instead of for a while."""
 
+import json
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from speedtronic.worker import ChunkWorker
 
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float) -> bool:
@@ -34,3 +40,26 @@ class Processes:
 
     def end_within(self, timeout_s: float) -> bool:
         return wait_until(lambda: self.num_running() == 0, timeout_s)
+
+
+def kill_at_step(
+    worker: ChunkWorker, metrics: Path, step: int, delay_s: float, done: threading.Event
+) -> None:
+    """SIGKILL the worker's process `delay_s` after `metrics` shows `step`, or not if `done` is set.
+
+    Step 0 is reached as soon as there is a process, long before it trains.
+    """
+    while not done.wait(0.001):
+        if worker.pid is not None and last_step(metrics) >= step:
+            done.wait(delay_s)
+            if not done.is_set() and worker.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+            return
+
+
+def last_step(metrics: Path) -> int:
+    """The step of the last whole line of a metrics file; 0 without any."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(json.loads(metrics.read_bytes().split(b"\n")[-2])["step"])
+    return 0
