@@ -1,0 +1,220 @@
+"""The flow: chunks as tasks, retried as told, and the store as the only truth."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterName,
+    LogFilter,
+    LogFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+
+from flows.train import train
+from speedtronic.checkpoint import RunLock
+from speedtronic.checkpoint.lock import holder
+from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
+from speedtronic.runtime import train_from_config
+from tests.recipes import assert_same_tensors, exact_recipe, load, newest
+from tests.waiting import Processes, last_step, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def killing(directory: Path, at_steps: list[int]) -> Iterator[list[int]]:
+    """SIGKILL a training process at each of these steps; yields the pids killed so far."""
+    killed: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        for step in at_steps:
+            while not done.wait(0.002):
+                pid = holder(directory / "checkpoints").get("pid")
+                ready = isinstance(pid, int) and pid not in killed and _alive(pid)
+                if ready and last_step(directory / "metrics.jsonl") >= step:
+                    os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]
+                    killed.append(pid)  # type: ignore[arg-type]
+                    break
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        done.set()
+        thread.join()
+
+
+def _alive(pid: Any) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def named(name: str) -> Any:
+    return train.with_options(flow_run_name=name)
+
+
+def recorded(name: str) -> tuple[dict[str, str], list[str]]:
+    """What the server knows of a flow run: task run -> state, and its log."""
+    with get_client(sync_client=True) as client:
+        (run,) = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+        )
+        of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
+        task_runs = client.read_task_runs(task_run_filter=of_run)
+        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
+    return {t.name: t.state_name or "" for t in task_runs}, [log.message for log in logs]
+
+
+def test_a_killed_worker_is_retried_and_the_end_is_identical(tmp_path: Path) -> None:
+    reference = exact_recipe(tmp_path / "reference")
+    train_from_config(reference)
+    config = exact_recipe(tmp_path / "run", **{"chunk.steps": 16, "chunk.retry_delay_s": 0.0})
+    with killing(tmp_path / "run", [10, 30]) as killed:
+        report = named("killed")(config.to_dict())
+    assert len(killed) == 2
+    assert [c.trained_to for c in report.chunks] == [16, 32, 48]
+    assert report.attempts == 5
+    assert all("SIGKILL" in failure for failure in report.failures)
+    assert len(report.failures) == 2
+    assert report.pointer is not None
+    assert report.pointer.state_digest == newest(reference).state_digest
+    assert_same_tensors(load(config), load(reference))
+    assert report.restores[0] == 0
+    assert len(report.restores) == 3
+
+    def logged() -> bool:
+        states, log = recorded("killed")
+        return (
+            states.get("steps 0-16") == "Completed"
+            and states.get("steps 32-48") == "Completed"
+            and any("step 48/48  loss" in line for line in log)
+        )
+
+    assert wait_until(logged, 30), recorded("killed")
+
+
+def test_running_again_goes_on_from_the_store(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path, **{"chunk.steps": 8})
+    first = train(config.to_dict(), max_steps=8)
+    assert (first.start_step, first.trained_to, len(first.chunks)) == (0, 8, 1)
+    second = train(config.to_dict(), max_steps=20)
+    assert [(c.start, c.target) for c in second.chunks] == [(8, 16), (16, 20)]
+    before = {
+        p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "checkpoints").glob("*.*")
+    }
+    third = train(config.to_dict(), max_steps=20)
+    assert (third.start_step, third.trained_to, third.chunks) == (20, 20, [])
+    assert third.pointer == second.pointer
+    for path, (content, mtime) in before.items():
+        if path.name != ".lock":
+            assert (path.read_bytes(), path.stat().st_mtime_ns) == (content, mtime)
+    reference = exact_recipe(tmp_path / "reference")
+    train_from_config(reference, max_steps=20)
+    assert newest(config).state_digest == newest(reference).state_digest
+
+
+def test_steps_past_the_last_multiple(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path)
+    report = named("tail")(config.to_dict(), max_steps=10)
+    assert report.pointer is not None
+    assert (report.pointer.step, report.trained_to) == (8, 10)
+    assert wait_until(lambda: any("steps 9 to 10 will be" in x for x in recorded("tail")[1]), 30)
+    config = config.override({"checkpoint.save_on_stop": True})
+    report = train(config.to_dict(), max_steps=10)
+    assert report.pointer is not None
+    assert (report.pointer.step, report.trained_to) == (10, 10)
+
+
+def test_attempts_without_progress_are_limited(tmp_path: Path) -> None:
+    changes = {"checkpoint.every_steps": 40, "chunk.retries": 1, "chunk.retry_delay_s": 0.0}
+    config = exact_recipe(tmp_path, **changes)
+    with killing(tmp_path, [1, 1, 1, 1]) as killed, pytest.raises(WorkerDied, match="SIGKILL"):
+        train(config.to_dict())
+    assert len(killed) == 2, "one attempt and one retry"
+    assert not list((tmp_path / "checkpoints").glob("step_*"))
+
+
+def test_attempts_with_progress_are_not(tmp_path: Path) -> None:
+    changes = {"chunk.steps": 48, "chunk.retries": 1, "chunk.retry_delay_s": 0.0}
+    config = exact_recipe(tmp_path, **changes)
+    with killing(tmp_path, [6, 14, 22, 30]) as killed:
+        report = train(config.to_dict())
+    assert len(killed) == 4
+    assert report.trained_to == 48
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "said"),
+    [
+        ({"checkpoint.enabled": False}, ConfigError, "checkpoint.enabled is false"),
+        ({"optimizer.lrr": 1}, ConfigError, "did you mean 'lr'"),
+        ({"data.text_path": "/nowhere.txt"}, WorkerFailed, "data.text_path"),
+    ],
+)
+def test_a_persons_mistake_is_not_retried(
+    overrides: dict[str, Any], error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    config = exact_recipe(tmp_path / "run")
+    with pytest.raises(error, match=said):
+        train(config.to_dict(), overrides=overrides)
+    assert not (tmp_path / "run").exists()
+
+
+def test_overrides_and_paths(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(exact_recipe(tmp_path / "ignored").to_yaml())
+    overrides = {"run.max_steps": 4, "name": "renamed"}
+    report = train(str(file), output_dir=str(tmp_path / "used"), overrides=overrides)
+    assert (report.name, report.trained_to) == ("renamed", 4)
+    assert report.output_dir == str(tmp_path / "used")
+    assert load(exact_recipe(tmp_path / "used"))["scheduler"]["max_steps"] == 48, "a target only"
+    assert not (tmp_path / "ignored").exists()
+
+
+FLOW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from flows.train import train
+train(sys.argv[2], max_steps=100_000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    changes = {"data.num_workers": 2, "checkpoint.save_on_stop": True}
+    config = exact_recipe(tmp_path / "run", **changes)
+    (tmp_path / "given.yaml").write_text(config.to_yaml())
+    command = [sys.executable, "-c", FLOW, str(ROOT), str(tmp_path / "given.yaml")]
+    metrics = tmp_path / "run/metrics.jsonl"
+    with subprocess.Popen(command) as flow_process:
+        assert wait_until(lambda: last_step(metrics) >= 10, 120)
+        worker = holder(config.checkpoint_dir)["pid"]
+        assert isinstance(worker, int)
+        with Processes([worker]) as processes:
+            flow_process.send_signal(number)
+            assert processes.end_within(2.0 if number == signal.SIGKILL else 20.0)
+    lock = RunLock(config.checkpoint_dir)
+    lock.acquire()
+    lock.release()
+    if number == signal.SIGTERM:
+        assert newest(config).step == last_step(metrics), "saved to the very step"
+    reached = newest(config).step + 4
+    assert train_from_config(config, resume=True, max_steps=reached).steps == reached
