@@ -26,6 +26,7 @@ from speedtronic.sections import (
     RunConfig,
     SchedulerConfig,
     Section,
+    ValidationConfig,
     fill,
     require,
 )
@@ -33,12 +34,18 @@ from speedtronic.sections import (
 SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
 """Keys of the top level that are short for the same key of `run`."""
 
+FLAGS = ("compile", "gradient_checkpointing")
+"""Keys of the top level that are values, not sections."""
+
 # What decides the numbers a run computes, and nothing about where or how fast it computes them.
 _TRAJECTORY: dict[str, Any] = {
     "run": {"seed"},
     "model": True,
     "data": {
         "text_path",
+        "tokenizer",
+        "dataset",
+        "dataset_args",
         "synthetic",
         "num_tokens",
         "block_size",
@@ -66,6 +73,8 @@ class SpeedtronicConfig(Section):
     """The network."""
     data: DataConfig = Field(default_factory=DataConfig)
     """Samples and their order."""
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    """Held-out samples and when to look at them."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """The update rule."""
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
@@ -78,6 +87,10 @@ class SpeedtronicConfig(Section):
     """How a run is split and retried."""
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
     """Messages and metrics."""
+    compile: bool = False
+    """Whether to run the model through torch.compile; faster, and not exact to the bit."""
+    gradient_checkpointing: bool = False
+    """Whether the model computes activations again in the backward pass, to save memory."""
 
     @model_validator(mode="before")
     @classmethod
@@ -121,6 +134,11 @@ class SpeedtronicConfig(Section):
                 "it must be at least 256 for data.text_path, which is read as bytes",
             ),
             (
+                self.checkpoint.keep_best is None or self.validation.every_steps is not None,
+                f"checkpoint.keep_best is {self.checkpoint.keep_best}; it needs "
+                "validation.every_steps, which is null",
+            ),
+            (
                 chunk.steps % every == 0,
                 f"chunk.steps is {chunk.steps}; "
                 f"it must be a multiple of checkpoint.every_steps, {every}",
@@ -146,10 +164,14 @@ class SpeedtronicConfig(Section):
     @classmethod
     def _validated(cls, given: object, prefix: str = "") -> Self:
         try:
-            return cls.model_validate({} if given is None else given)
+            config = cls.model_validate({} if given is None else given)
         except ValidationError as error:
             lines = [prefix + line for problem in error.errors() for line in _explain(problem)]
             raise ConfigError("\n".join(lines)) from None
+        if config.model.is_reference and config.model.model_extra:
+            lines = [prefix + _unknown_key(("model", key)) for key in config.model.model_extra]
+            raise ConfigError("\n".join(lines))
+        return config
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
@@ -168,6 +190,8 @@ class SpeedtronicConfig(Section):
     def to_dict(self, redact_secrets: bool = False) -> dict[str, Any]:
         """Return all values, defaults too, as plain JSON types; `from_dict` gives an equal one."""
         values = self.model_dump(mode="json")
+        if not self.model.is_reference:  # a factory gets what was given, not our model's defaults
+            values["model"] = {"name": self.model.name, **self.model.given()}
         return redact(values) if redact_secrets else values
 
     def to_yaml(self, redact_secrets: bool = False) -> str:
@@ -176,7 +200,11 @@ class SpeedtronicConfig(Section):
 
     def fingerprint(self) -> str:
         """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
-        values = self.model_dump(mode="json", include=_TRAJECTORY)
+        values = self.to_dict()
+        values = {
+            section: values[section] if keys is True else {k: values[section][k] for k in keys}
+            for section, keys in _TRAJECTORY.items()
+        }
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
@@ -228,7 +256,7 @@ def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
     full: dict[str, object] = {}
     for short, value in changes.items():
         key = f"run.{short}" if short in SHORTCUTS else short
-        if key in SpeedtronicConfig.model_fields:
+        if key in SpeedtronicConfig.model_fields and key not in FLAGS:
             raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
         if full.setdefault(key, value) != value:
             raise ConfigError(f"{key} is given twice, as {show(full[key])} and as {show(value)}")
@@ -256,7 +284,7 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
     }
     key, name = _dotted(location), str(location[-1])
-    known = sections[str(location[0])] if len(location) > 1 else [*sections, *SHORTCUTS]
+    known = sections[str(location[0])] if len(location) > 1 else [*sections, *SHORTCUTS, *FLAGS]
     elsewhere = [f"{section}.{name}" for section, keys in sections.items() if name in keys]
     if near := elsewhere or difflib.get_close_matches(name, known, n=1):
         return f"{key}: unknown key; did you mean '{near[0]}'?"

@@ -41,6 +41,10 @@ def _to_text_path(value: object) -> object:
     return tuple(paths) if isinstance(value, list | tuple) else paths[0]
 
 
+def _to_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _to_level(value: object) -> object:
     known = isinstance(value, str) and value.upper() in get_args(Level)
     return str(value).upper() if known else value
@@ -54,6 +58,9 @@ Positive = Annotated[Float, Field(gt=0)]
 NonNegative = Annotated[Float, Field(ge=0)]
 BelowOne = Annotated[Float, Field(ge=0, lt=1)]
 Path = Annotated[str, BeforeValidator(_to_path)]
+TextPath = Annotated[str | tuple[str, ...], BeforeValidator(_to_text_path)]
+ObjectName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
+"""`package.module:attribute`, imported from the working directory or the installed packages."""
 
 
 def fill(section: "Section", **derived: object) -> None:
@@ -108,9 +115,16 @@ class RunConfig(Section):
     """Folder or file:// URL of everything the run writes."""
 
 
+REFERENCE_MODEL = "reference_transformer"
+
+
 class ModelConfig(Section):
-    name: str = "reference_transformer"
-    """Name of the model in the registry."""
+    # What other keys a model of one's own takes is its factory's affair.
+    model_config = ConfigDict(extra="allow")
+
+    name: str = REFERENCE_MODEL
+    """The reference model, a name given to `register_model`, or `package.module:factory`, which is
+    called with the other keys that are given here."""
     vocab_size: Count = 512
     """Number of distinct tokens; text is read as bytes and needs 256."""
     max_seq_len: Count = 128
@@ -124,7 +138,8 @@ class ModelConfig(Section):
     d_model: Count = 256
     """Width of the residual stream; n_head heads of an even width."""
     d_ff: Count = DERIVED
-    """Width of the feed-forward layer; null means 4 * d_model."""
+    """Nominal width of the feed-forward layer; null means 4 * d_model. SwiGLU has three matrices in
+    place of two, so each is two thirds as wide."""
     dropout: BelowOne = 0.0
     """Probability of dropping an activation while training."""
     tie_weights: bool = True
@@ -135,6 +150,8 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         fill(self, n_kv_head=self.n_head, d_ff=4 * self.d_model)
+        if not self.is_reference:
+            return self
         heads, width = self.n_head, self.d_model
         require(
             (
@@ -153,15 +170,30 @@ class ModelConfig(Section):
         )
         return self
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the model that comes with the package."""
+        return self.name == REFERENCE_MODEL
+
+    def given(self) -> dict[str, Any]:
+        """What the user wrote here besides the name: the arguments of a factory."""
+        return self.model_dump(exclude_unset=True, exclude={"name"})
+
 
 class DataConfig(Section):
-    text_path: Annotated[str | tuple[str, ...], BeforeValidator(_to_text_path)] | None = None
+    text_path: TextPath | None = None
     """Text to train on: a file, a glob or a list of them.
 
     `{stdlib}` inside stands for the standard library folder of the running Python.
     """
+    tokenizer: ObjectName | None = None
+    """What turns text into token ids, by its `encode` or as a function; null means bytes."""
+    dataset: ObjectName | None = None
+    """A factory of samples: a map-style or iterable dataset, or a loader of batches."""
+    dataset_args: dict[str, Any] = Field(default_factory=dict)
+    """The mapping that the factory is called with."""
     synthetic: bool = DERIVED
-    """Whether to train on generated tokens; null means true unless text_path is given."""
+    """Whether to train on generated tokens; null means true unless other data are given."""
     num_tokens: Annotated[int, Field(ge=2)] | None = None
     """Tokens to generate or to take of the text; null leaves it to the source."""
     block_size: Count = DERIVED
@@ -185,16 +217,26 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        fill(self, synthetic=self.text_path is None)
+        fill(self, synthetic=self.text_path is None and self.dataset is None)
         micro, target = self.micro_batch_size, self.target_batch_size
         require(
             (
-                self.synthetic or self.text_path is not None,
-                "data.synthetic is false; then data.text_path must name the text to train on",
+                self.synthetic or self.text_path is not None or self.dataset is not None,
+                "data.synthetic is false; then data.text_path must name the text to train on, or "
+                "data.dataset a factory of samples",
             ),
             (
                 not self.synthetic or self.text_path is None,
                 "data.synthetic is true and data.text_path is given; leave one of them out",
+            ),
+            (
+                self.dataset is None or (self.text_path is None and not self.synthetic),
+                f"data.dataset is {self.dataset!r}; then data.text_path must be null and "
+                "data.synthetic not true",
+            ),
+            (
+                self.tokenizer is None or self.text_path is not None,
+                f"data.tokenizer is {self.tokenizer!r}; it is for data.text_path, which is null",
             ),
             (
                 target % micro == 0,
@@ -210,9 +252,33 @@ class DataConfig(Section):
         return self
 
 
+class ValidationConfig(Section):
+    every_steps: Count | None = None
+    """Updates from one validation to the next; null means none."""
+    text_path: TextPath | None = None
+    """Held-out text, as data.text_path."""
+    dataset: ObjectName | None = None
+    """A factory of held-out samples, as data.dataset; map-style."""
+    dataset_args: dict[str, Any] = Field(default_factory=dict)
+    """The mapping that the factory is called with."""
+    max_batches: Count | None = None
+    """Most micro batches to evaluate; null means all."""
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        sources = (self.text_path is not None) + (self.dataset is not None)
+        require(
+            (
+                sources == (self.every_steps is not None),
+                "validation needs every_steps and one of text_path and dataset, or none of them",
+            )
+        )
+        return self
+
+
 class OptimizerConfig(Section):
-    name: Literal["adamw"] = "adamw"
-    """The optimizer."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """AdamW, or Muon for the matrices of the hidden layers with AdamW for the rest."""
     lr: Positive = 3e-4
     """Peak learning rate."""
     betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_to_pair)] = (0.9, 0.95)
@@ -252,6 +318,8 @@ class CheckpointConfig(Section):
     """Updates from one checkpoint to the next."""
     keep_last: Count | None = 3
     """Number of newest checkpoints to keep; null keeps all."""
+    keep_best: Count | None = None
+    """Number of checkpoints with the lowest validation loss to keep besides; null means none."""
     resume: bool = False
     """Whether to go on from the newest good checkpoint."""
     save_on_stop: bool = False
@@ -278,3 +346,5 @@ class LoggingConfig(Section):
     """File of metrics, one JSON object per line; relative as above; null means none."""
     every_steps: Count = 10
     """Updates from one line of metrics to the next."""
+    hooks: Annotated[tuple[str, ...], BeforeValidator(_to_tuple)] = ()
+    """What else is told of events: `tensorboard`, `wandb` (offline), `package.module:factory`."""

@@ -1,6 +1,8 @@
-"""Models by name, so that a configuration can choose one.
+"""Models by name, so that a configuration can choose one: ours, a registered one, or an import.
 
-A model is any `nn.Module` whose `forward(input_ids, labels)` returns a dict with `loss`.
+A model is any `nn.Module`. It is called with a batch: a dict becomes keyword arguments, a tuple or
+list positional ones, a tensor the one argument. It returns the loss as a scalar tensor, a dict with
+`loss` or with causal `logits`, or a tuple that starts with the loss.
 """
 
 from __future__ import annotations
@@ -12,25 +14,27 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from speedtronic.errors import ConfigError
+from speedtronic.imports import call_factory
 from speedtronic.model.transformer import ReferenceTransformer
+from speedtronic.sections import REFERENCE_MODEL
 
 if TYPE_CHECKING:
     from speedtronic.sections import ModelConfig
 
-Builder = Callable[["ModelConfig"], nn.Module]
+Builder = Callable[..., nn.Module]
 
 _BUILDERS: dict[str, Builder] = {}
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
-    """Make the decorated `builder(model section) -> nn.Module` known as `name`.
+    """Make the decorated class or function known as `name`; it is called with the section's keys.
 
     Raises:
         ValueError: `name` is taken; two models under one name would make a checkpoint ambiguous.
     """
 
     def register(builder: Builder) -> Builder:
-        if name in _BUILDERS:
+        if name in (*_BUILDERS, REFERENCE_MODEL):
             raise ValueError(f"a model named {name!r} is registered already")
         _BUILDERS[name] = builder
         return builder
@@ -42,31 +46,39 @@ def build_model(section: ModelConfig) -> nn.Module:
     """Build the model that `section.name` names; its weights come from the global torch RNG.
 
     Args:
-        section: the `model` section of the configuration, handed to the builder as it is.
+        section: the `model` section; a model of one's own gets the keys given there.
 
     Raises:
-        ConfigError: no model has this name, or its sizes do not fit each other.
+        ConfigError: no such model, its factory fails or returns something else.
     """
-    builder = _BUILDERS.get(section.name)
-    if builder is None:
-        close = difflib.get_close_matches(section.name, _BUILDERS, n=1, cutoff=0.4)
+    name = section.name
+    if section.is_reference:
+        return ReferenceTransformer(**section.model_dump(exclude={"name"}))
+    if ":" in name:
+        model = call_factory("model.name", name, **section.given())
+    elif name in _BUILDERS:
+        model = _call_registered(name, section)
+    else:
+        known = [REFERENCE_MODEL, *sorted(_BUILDERS)]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        known = ", ".join(sorted(_BUILDERS))
-        raise ConfigError(f"model.name is {section.name!r}; {hint}known are {known}")
-    return builder(section)
+        raise ConfigError(
+            f"model.name is {name!r}; {hint}known are {', '.join(known)}, or any "
+            "package.module:factory"
+        )
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model.name is {name!r}; it returned a {type(model).__name__}, expected an nn.Module"
+        )
+    return model
 
 
-@register_model("reference_transformer")
-def _build_reference(section: ModelConfig) -> nn.Module:
-    return ReferenceTransformer(
-        vocab_size=section.vocab_size,
-        max_seq_len=section.max_seq_len,
-        n_layer=section.n_layer,
-        n_head=section.n_head,
-        n_kv_head=section.n_kv_head,
-        d_model=section.d_model,
-        d_ff=section.d_ff,
-        dropout=section.dropout,
-        tie_weights=section.tie_weights,
-        rope_base=section.rope_base,
-    )
+def _call_registered(name: str, section: ModelConfig) -> nn.Module:
+    try:
+        return _BUILDERS[name](**section.given())
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model.name is {name!r}; it raised {type(error).__name__}: {error}"
+        ) from error

@@ -11,11 +11,12 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from speedtronic.errors import ConfigError
 
 INIT_STD = 0.02
-NORM_EPS = 1e-6
+NORM_EPS = 1e-5
 IGNORE_INDEX = -100
 
 
@@ -87,13 +88,17 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """`down(silu(gate(x)) * up(x))`. Source: Shazeer 2020, GLU Variants Improve Transformer."""
+    """`down(silu(gate(x)) * up(x))`. Source: Shazeer 2020, GLU Variants Improve Transformer.
 
-    def __init__(self, d_model: int, d_ff: int) -> None:
+    As there, three matrices two thirds as wide have the parameters of two of the nominal width.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, multiple_of: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(d_model, d_ff, bias=False)
-        self.up = nn.Linear(d_model, d_ff, bias=False)
-        self.down = nn.Linear(d_ff, d_model, bias=False)
+        width = math.ceil(d_ff * 2 // 3 / multiple_of) * multiple_of
+        self.gate = nn.Linear(d_model, width, bias=False)
+        self.up = nn.Linear(d_model, width, bias=False)
+        self.down = nn.Linear(width, d_model, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         h_BTF = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
@@ -111,7 +116,7 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.attention = Attention(d_model, n_head, n_kv_head, dropout)
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
-        self.mlp = SwiGLU(d_model, d_ff)
+        self.mlp = SwiGLU(d_model, d_ff, multiple_of=n_head)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -133,8 +138,8 @@ class ReferenceTransformer(nn.Module):
         n_head: query heads; divides `d_model` into heads of an even number of channels.
         n_kv_head: key and value heads; divides `n_head`.
         d_model: width of the residual stream.
-        d_ff: width of the MLP.
-        dropout: probability, on attention weights and on both residual branches.
+        d_ff: nominal width of the MLP, see `SwiGLU`.
+        dropout: probability, on the embedding, on attention weights and on both residual branches.
         tie_weights: share one matrix between the embedding and the output layer.
         rope_base: positions in which the slowest pair of channels turns by about one radian.
 
@@ -168,7 +173,9 @@ class ReferenceTransformer(nn.Module):
                 f"model.n_kv_head is {n_kv_head}; it must divide model.n_head, {n_head}"
             )
         self.max_seq_len = max_seq_len
+        self.gradient_checkpointing = False
         self.embedding = nn.Embedding(vocab_size, d_model)
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(d_model, n_head, n_kv_head, d_ff, dropout) for _ in range(n_layer)
         )
@@ -180,6 +187,13 @@ class ReferenceTransformer(nn.Module):
         self.register_buffer("cos_TP", cos_TP, persistent=False)
         self.register_buffer("sin_TP", sin_TP, persistent=False)
         self._init_weights()
+
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
+        """Keep only the blocks' inputs and compute the rest again in the backward pass.
+
+        The random state is put back for that, so the results are the same to the bit.
+        """
+        self.gradient_checkpointing = enabled
 
     def _init_weights(self) -> None:
         """Normal weights; what writes to the residual stream shrinks with the number of writers.
@@ -220,9 +234,12 @@ class ReferenceTransformer(nn.Module):
             )
         mask_B1TT = None if attention_mask is None else causal_and_kept(attention_mask)
         cos_TP, sin_TP = self.cos_TP[:num_positions], self.sin_TP[:num_positions]
-        x_BTD = self.embedding(input_ids)
+        x_BTD = self.dropout(self.embedding(input_ids))
         for block in self.blocks:
-            x_BTD = block(x_BTD, cos_TP, sin_TP, mask_B1TT)
+            if self.gradient_checkpointing and self.training:
+                x_BTD = checkpoint(block, x_BTD, cos_TP, sin_TP, mask_B1TT, use_reentrant=False)
+            else:
+                x_BTD = block(x_BTD, cos_TP, sin_TP, mask_B1TT)
         logits_BTV = self.head(self.norm(x_BTD))
         output = {"logits": logits_BTV}
         if labels is not None:
