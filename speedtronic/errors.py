@@ -51,6 +51,10 @@ class RunExistsError(UsageError):
     """A fresh run was asked for where checkpoints of a run already lie."""
 
 
+class DriftError(UsageError):
+    """A resumed run's configuration differs in what decides its numbers; names each key."""
+
+
 class CheckpointError(SpeedtronicError):
     """Something about stored checkpoints."""
 

@@ -61,9 +61,13 @@ def state_digest(state: Mapping[str, Any]) -> str:
     """Identify the training state in a checkpoint, independent of how and where it is stored.
 
     xxh3-128 over (path, type, shape, raw bytes) of every leaf under `STATE_KEYS`, sorted by path.
-    Tensors may be on any device; tied tensors count under every name.
+    Tensors may be on any device; tied tensors count under every name. The data position is its
+    counters; the private state of a user's own data source (`data/source`) is left out.
     """
-    leaves = sorted(_leaves({key: state.get(key) for key in STATE_KEYS}, ""), key=lambda x: x[0])
+    parts = {key: state.get(key) for key in STATE_KEYS}
+    if isinstance(parts["data"], Mapping):
+        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
+    leaves = sorted(_leaves(parts, ""), key=lambda leaf: leaf[0])
     hasher = xxhash.xxh3_128()
     for path, value in leaves:
         kind, content = _encoded(path, value)

@@ -89,8 +89,12 @@ class SampleLoader:
             **self._identity(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
         """Go on at the saved position; a live iterator that stands exactly there is kept.
+
+        Args:
+            state: what `state_dict` returned.
+            any_order: the position may count in another order than the one at hand.
 
         Raises:
             RestoreError: the saved position counts in another order; nothing was changed.
@@ -100,7 +104,7 @@ class SampleLoader:
             for name, value in self._identity().items()
             if state.get(name) != value
         ]
-        if changed:
+        if changed and not any_order:
             raise RestoreError(
                 f"data order differs from the checkpoint's: {'; '.join(changed)}; "
                 "restore the data and the data section of the configuration, or start a fresh run"

@@ -1,5 +1,6 @@
 """TrainState: everything that determines the rest of a run, and its form in a checkpoint."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -17,9 +18,9 @@ class Batches(Protocol):
 
     position: int
 
-    def next_batch(self) -> dict[str, torch.Tensor]: ...
+    def next_batch(self) -> Any: ...
     def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None: ...
 
 
 class TrainState:
@@ -31,6 +32,7 @@ class TrainState:
         tokens: label tokens trained on.
         skipped_updates: updates that the gradient scaler skipped; not counted in `step`.
         loss: mean loss of the last update, known at the logging cadence and at saves.
+        val_loss: the newest validation loss; None before the first.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class TrainState:
         self.tokens = 0
         self.skipped_updates = 0
         self.loss: float | None = None
+        self.val_loss: float | None = None
+        self._validated_at: int | None = None
         # The random state waits here until the first step, so that nothing done between a restore
         # (or the build of a fresh run) and training can draw from it.
         self._waiting_rng: dict[str, Any] | None = capture_rng(device)
@@ -60,6 +64,11 @@ class TrainState:
     @property
     def samples(self) -> int:
         return self.batches.position
+
+    def record_validation(self, val_loss: float) -> None:
+        """Take note of the validation loss at the present step."""
+        self.val_loss = val_loss
+        self._validated_at = self.step
 
     def begin(self) -> None:
         """Put the random state in place; called just before the first step."""
@@ -82,39 +91,84 @@ class TrainState:
             "tokens": self.tokens,
             "skipped_updates": self.skipped_updates,
             "loss": self.loss,
+            "val_loss": self.val_loss,
+            "validated_at": self._validated_at,
             "data": self.batches.state_dict(),
             "rng": rng,
             "coordinator": None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, other_data: bool = False) -> None:
         """Take up a checkpoint. The random state is put in place by `begin`.
+
+        Args:
+            state: what `state_dict` returned.
+            other_data: the data may be others than those the checkpoint was made with.
 
         Raises:
             RestoreError: it does not fit the objects at hand; the run cannot go on with them.
         """
         self._load_model(state)
-        try:
-            self.optimizer.load_state_dict(state["optimizer"])
-        except (ValueError, KeyError) as error:
-            raise RestoreError(f"the optimizer's state does not fit: {error}") from error
+        self._load_optimizer(state["optimizer"])
         self.schedule.load_state_dict(state["scheduler"])  # after the optimizer: it sets the rates
         if self.scaler is not None and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        self.batches.load_state_dict(state["data"])
+        self.batches.load_state_dict(state["data"], any_order=other_data)
         self.step = int(state["step"])
         self.tokens = int(state["tokens"])
         self.skipped_updates = int(state["skipped_updates"])
         self.loss = state["loss"]
+        self.val_loss = state.get("val_loss")
+        self._validated_at = state.get("validated_at")
         self._waiting_rng = state["rng"]
 
-    def _load_model(self, state: dict[str, Any]) -> None:
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        # Torch takes up the saved settings too; those that count are the configured ones, which
+        # are the same unless a change was allowed.
+        configured = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
         try:
-            self.model.load_state_dict(state["model"])
-        except RuntimeError as error:
-            raise RestoreError(f"the checkpoint does not fit the model: {error}") from error
+            self.optimizer.load_state_dict(saved)
+        except (ValueError, KeyError) as error:
+            raise RestoreError(f"the optimizer's state does not fit: {error}") from error
+        for group, settings in zip(self.optimizer.param_groups, configured, strict=True):
+            group.update(settings)
+
+    def _load_model(self, state: dict[str, Any]) -> None:
+        load_weights(self.model, state["model"])
         modes = state["modes"]
         for name, module in self.model.named_modules():
             if name not in modes:
                 raise RestoreError(f"the checkpoint knows no module {name!r}; the model has one")
             module.training = modes[name]
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Copy parameters and buffers into the model, every one and no other.
+
+    Raises:
+        RestoreError: names the parameters that are missing, unknown or of another shape; nothing
+            was copied.
+    """
+    own = model.state_dict()
+    lines = [f"{name}: missing, the model has {_shape(own[name])}" for name in own.keys() - weights]
+    lines += [
+        f"{name}: not in the model, stored {_shape(weights[name])}" for name in weights.keys() - own
+    ]
+    lines += [
+        f"{name}: stored {_shape(weights[name])}, the model has {_shape(own[name])}"
+        for name in own.keys() & weights
+        if _shape(own[name]) != _shape(weights[name])
+    ]
+    if lines:
+        shown = sorted(lines)[:10] + (
+            [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
+        )
+        raise RestoreError("the weights do not fit the model:\n  " + "\n  ".join(shown))
+    model.load_state_dict(weights)
+
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
-from speedtronic.errors import NonFiniteError, UsageError
+from speedtronic.errors import DataError, NonFiniteError
+from speedtronic.training.batch import compute_loss, count_labels, to_device
+from speedtronic.training.compiled import Compiled
 from speedtronic.training.metrics import Hook
 from speedtronic.training.precision import Precision
 from speedtronic.training.state import TrainState
+from speedtronic.training.validation import Validation, evaluate
 
-IGNORED_LABEL = -100
+MAX_SKIPPED_IN_A_ROW = 100
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class TrainResult:
         final_loss: mean loss of the last update; None before the first one.
         skipped_updates: updates skipped by the gradient scaler since the run began.
         elapsed_s: wall time of this call.
-        metrics: `updates` made and `tokens_per_s` of this call.
+        metrics: `updates` made and `tokens_per_s` of this call, and the last `val_loss` if any.
     """
 
     steps: int
@@ -51,6 +54,8 @@ class Trainer:
             `save_on_stop`; returns once the checkpoint is committed. None saves nothing.
         save_every: steps between saves.
         save_on_stop: also save when a target or a stop falls between two multiples.
+        validation: what to evaluate and when; None evaluates nothing.
+        compiled: run the model through torch.compile.
         log_every: steps between `train_step` events; only then is the loss read from the device.
         hooks: told of events.
         on_step: called with the step after each update; must be quick.
@@ -66,6 +71,8 @@ class Trainer:
         save: Callable[[dict[str, Any]], None] | None = None,
         save_every: int = 100,
         save_on_stop: bool = False,
+        validation: Validation | None = None,
+        compiled: bool = False,
         log_every: int = 10,
         hooks: Sequence[Hook] = (),
         on_step: Callable[[int], None] | None = None,
@@ -77,10 +84,13 @@ class Trainer:
         self._save = save
         self._save_every = save_every
         self._save_on_stop = save_on_stop
+        self._validation = validation
+        self._model = Compiled(state.model, state.device) if compiled else state.model
         self._log_every = log_every
         self._hooks = hooks
         self._on_step = on_step or (lambda step: None)
         self._stopping = False
+        self._skipped_in_a_row = 0
         self._trainable = [p for p in state.model.parameters() if p.requires_grad]
 
     def request_stop(self) -> None:
@@ -102,10 +112,14 @@ class Trainer:
             state.begin()
         while state.step < target and not self._stopping:
             lr = state.schedule.lr
-            loss = self._update()
+            loss, updated = self._update()
+            if not updated:
+                continue
             if state.step % self._log_every == 0:
                 state.loss = self._read(loss)
                 logged = self._log(lr, logged)
+            if self._validation is not None and state.step % self._validation.every_steps == 0:
+                self._validate(self._validation)
             if self._save is not None and state.step % self._save_every == 0:
                 self._commit(loss)
             self._on_step(state.step)
@@ -114,6 +128,12 @@ class Trainer:
             if self._save_on_stop and self._save is not None and state.step % self._save_every:
                 self._commit(loss)
         elapsed = time.perf_counter() - started
+        metrics = {
+            "updates": state.step - first_step,
+            "tokens_per_s": (state.tokens - first_tokens) / elapsed,
+        }
+        if state.val_loss is not None:
+            metrics["val_loss"] = state.val_loss
         return TrainResult(
             steps=state.step,
             samples=state.samples,
@@ -121,33 +141,46 @@ class Trainer:
             final_loss=state.loss,
             skipped_updates=state.skipped_updates,
             elapsed_s=elapsed,
-            metrics={
-                "updates": state.step - first_step,
-                "tokens_per_s": (state.tokens - first_tokens) / elapsed,
-            },
+            metrics=metrics,
         )
 
-    def _update(self) -> torch.Tensor:
-        """One optimizer update over `accumulation` micro batches.
+    def _update(self) -> tuple[torch.Tensor, bool]:
+        """One optimizer update over `accumulation` micro batches, weighted by their labels.
 
         Returns:
-            The mean loss as a scalar on the device, not waited for.
+            The mean loss as a scalar on the device, not waited for; and whether the update was
+            made, which is not so when the scaler found infinities.
         """
         state = self.state
+        batches = [state.batches.next_batch() for _ in range(self._accumulation)]
+        counts = [count_labels(batch) for batch in batches]
         state.optimizer.zero_grad(set_to_none=True)
         total: torch.Tensor | None = None
-        for _ in range(self._accumulation):
-            batch = state.batches.next_batch()
-            state.tokens += _label_tokens(batch)
+        for batch, weight in zip(batches, self._weights(batches, counts), strict=True):
+            if weight == 0:  # its mean over no labels would be NaN
+                continue
             with self._precision.autocast():
-                loss = _loss(state.model(**self._on_device(batch))) / self._accumulation
+                loss = compute_loss(self._model, self._on_device(batch)) * weight
             (state.scaler.scale(loss) if state.scaler else loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
-        self._apply_gradients()
-        return total
+        state.tokens += sum(counts)
+        return total, self._apply_gradients()
 
-    def _apply_gradients(self) -> None:
+    def _weights(self, batches: list[Any], counts: list[int]) -> list[float]:
+        """The share of each micro batch in the mean over all labels of the update."""
+        if any(counts):
+            return [count / sum(counts) for count in counts]
+        if all(isinstance(batch, dict) and "labels" in batch for batch in batches):
+            labels = batches[0]["labels"]
+            if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+                raise DataError(
+                    f"every label of the update after step {self.state.step} is -100; there is "
+                    "nothing to learn from its samples"
+                )
+        return [1 / len(batches)] * len(batches)
+
+    def _apply_gradients(self) -> bool:
         state, scaler = self.state, self.state.scaler
         if self._grad_clip is not None:
             if scaler is not None:
@@ -160,16 +193,32 @@ class Trainer:
             scaler.step(state.optimizer)
             scaler.update()
             if scaler.get_scale() < scale:  # it found infinities and left the weights alone
-                state.skipped_updates += 1
-                return
+                self._count_skipped()
+                return False
+            self._skipped_in_a_row = 0
         state.schedule.step()
         state.step += 1
+        return True
 
-    def _on_device(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _count_skipped(self) -> None:
+        self.state.skipped_updates += 1
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise NonFiniteError(
+                f"{MAX_SKIPPED_IN_A_ROW} updates in a row were skipped after step "
+                f"{self.state.step}, each for infinite gradients; lower optimizer.lr or set "
+                "precision.mode to bf16 or fp32"
+            )
+
+    def _validate(self, validation: Validation) -> None:
+        state = self.state
+        state.record_validation(evaluate(state.model, validation.batches(), self._precision))
+        for hook in self._hooks:
+            hook.on_event("validation", {"step": state.step, "val_loss": state.val_loss})
+
+    def _on_device(self, batch: Any) -> Any:
         device = self.state.device
-        if device.type == "cpu":
-            return batch
-        return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
+        return batch if device.type == "cpu" else to_device(batch, device)
 
     def _read(self, loss: torch.Tensor) -> float:
         value = float(loss)
@@ -198,15 +247,3 @@ class Trainer:
         assert self._save is not None
         self.state.loss = self._read(loss)
         self._save(self.state.state_dict())
-
-
-def _label_tokens(batch: dict[str, torch.Tensor]) -> int:
-    """Labels that count; read on the CPU, before the batch moves to a device."""
-    return int((batch["labels"] != IGNORED_LABEL).sum())
-
-
-def _loss(output: Any) -> torch.Tensor:
-    loss = output["loss"] if isinstance(output, dict) else output
-    if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
-        raise UsageError(f"the model returned {type(loss).__name__}, expected a scalar loss tensor")
-    return loss

@@ -1,0 +1,118 @@
+"""What has changed between a run's checkpoint and the configuration that goes on with it.
+
+Keys that decide the numbers a run computes may not change unnoticed: a difference is refused unless
+its key is allowed by name, and then recorded. Paths, cadence, workers and the like may change
+freely. Shapes are not judged here but where the weights are loaded, by parameter.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import ConfigError, DriftError
+from speedtronic.redaction import redact, show
+
+DATA_KEY = "data.fingerprint"
+MISSING = "nothing"
+
+# The schedule's horizon has a rule of its own, a path says nothing of what lies there (the
+# fingerprint of the data does), and whether a kernel is fused is a matter of speed.
+_TRAJECTORY = {
+    "run": ("seed",),
+    "data": (
+        "tokenizer",
+        "dataset",
+        "dataset_args",
+        "num_tokens",
+        "block_size",
+        "target_batch_size",
+        "shuffle",
+        "drop_last",
+        "seed",
+    ),
+    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
+    "scheduler": ("name", "warmup_steps", "min_lr_ratio"),
+    "precision": ("mode",),
+}
+# A difference in one of these is a difference in the shape of a parameter.
+_SHAPES = ("vocab_size", "n_layer", "n_kv_head", "d_model", "d_ff")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key of the trajectory, as the checkpoint has it and as it is configured now."""
+
+    key: str
+    stored: Any
+    current: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: the run has {show(self.stored)}, configured is {show(self.current)}"
+
+
+def check_drift(
+    stored: Mapping[str, Any],
+    config: SpeedtronicConfig,
+    *,
+    fingerprints: tuple[str | None, str],
+    allowed: Collection[str],
+) -> list[Change]:
+    """Compare the configuration in a checkpoint with the one at hand.
+
+    Args:
+        stored: the checkpoint's configuration, secrets redacted.
+        config: the one to go on with.
+        fingerprints: of the data, in the checkpoint (None if it has none) and now.
+        allowed: keys that may differ, such as `optimizer.lr` or `data.fingerprint`.
+
+    Returns:
+        The differences, all of them allowed.
+
+    Raises:
+        DriftError: a key differs that is not allowed; names each with both values.
+        ConfigError: `allowed` names a key that is none of the trajectory.
+    """
+    current = config.to_dict(redact_secrets=True)
+    known = _known_keys(stored, current)
+    for key in allowed:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"--allow-change {key}: not a key that needs it; {hint}")
+    changes = _changes(redact(stored), current)
+    if fingerprints[0] is not None and fingerprints[0] != fingerprints[1]:
+        changes.append(Change(DATA_KEY, *fingerprints))
+    refused = [change for change in changes if change.key not in allowed]
+    if refused:
+        keys = " ".join(f"--allow-change {change.key}" for change in refused)
+        raise DriftError(
+            "the configuration is not the one of this run:\n"
+            + "\n".join(f"  {change}" for change in refused)
+            + f"\nset it back, or go on with another run on purpose: {keys}"
+        )
+    return changes
+
+
+def _known_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
+    keys = {f"{section}.{key}" for section, names in _TRAJECTORY.items() for key in names}
+    model = {*stored.get("model", {}), *current["model"]}
+    return keys | {f"model.{key}" for key in model} | {DATA_KEY}
+
+
+def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+    found = []
+    for section, keys in _TRAJECTORY.items():
+        # A key that came after the checkpoint was written is as its default.
+        before, now = stored.get(section, {}), current[section]
+        found += [
+            Change(f"{section}.{key}", before[key], now[key])
+            for key in keys
+            if key in before and before[key] != now[key]
+        ]
+    before, now = stored.get("model", {}), current["model"]
+    for key in sorted({*before, *now} - set(_SHAPES)):
+        if before.get(key, MISSING) != now.get(key, MISSING):
+            found.append(Change(f"model.{key}", before.get(key, MISSING), now.get(key, MISSING)))
+    return found

@@ -1,0 +1,50 @@
+"""What a run's numbers depend on besides its configuration: software, threads and hardware."""
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def describe_environment(device: torch.device, *, precision: str, compiled: bool) -> dict[str, Any]:
+    """Plain values, recorded in every manifest.
+
+    Args:
+        device: that the run trains on.
+        precision: the mode in use, which `auto` leaves to the device.
+        compiled: whether the model runs through torch.compile.
+    """
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": _cpu_model(),
+        "device": _device_name(device),
+        "precision": precision,
+        "compile": compiled,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def environment_changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """One line for each difference; what only one of the two knows is no difference."""
+    return [
+        f"{key} was {stored[key]}, is {current[key]}"
+        for key in current
+        if key in stored and stored[key] != current[key]
+    ]
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,96 @@
+"""A batch and a model of anyone's: how one is fed to the other, and what the loss is.
+
+A batch is a dict, a tuple or list, or a tensor. Labels are `batch["labels"]` or the second item; a
+label of -100 does not count.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from speedtronic.errors import UsageError
+
+IGNORED_LABEL = -100
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors on `device`; from pinned memory the copy is not waited for."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [to_device(value, device) for value in batch]
+    return batch
+
+
+def count_labels(batch: Any) -> int:
+    """Labels that count, 0 without integer labels; read on the CPU, before the batch moves."""
+    labels = _labels(batch)
+    if labels is None or labels.is_floating_point():
+        return 0
+    return int((labels != IGNORED_LABEL).sum())
+
+
+def compute_loss(model: Any, batch: Any) -> Tensor:
+    """Call the model with a batch on its device.
+
+    Returns:
+        The mean loss over the batch's labels: a scalar.
+
+    Raises:
+        UsageError: the model returned no loss, or one that is not a scalar tensor.
+    """
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*batch) if isinstance(batch, list | tuple) else model(batch)
+    loss = output
+    if isinstance(output, Mapping):  # Hugging Face's outputs are mappings too
+        loss = output.get("loss")
+        if loss is None and output.get("logits") is not None:
+            loss = _causal_loss(output["logits"], _labels(batch))
+    elif isinstance(output, list | tuple) and output:
+        loss = output[0]
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        what = (
+            f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else _kind(output)
+        )
+        raise UsageError(
+            f"the model returned {what}; expected a scalar loss tensor, a dict with loss or "
+            "logits, or a tuple that starts with the loss"
+        )
+    return loss
+
+
+def _causal_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """Cross entropy of logits (B, T, V) with labels (B, T), which are shifted already."""
+    if labels is None or logits.shape[:-1] != labels.shape:
+        shape = None if labels is None else list(labels.shape)
+        raise UsageError(
+            f"the model returned logits of shape {list(logits.shape)} and no loss; the batch has "
+            f"labels of shape {shape}, expected one label a position"
+        )
+    return F.cross_entropy(
+        logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
+    )
+
+
+def _labels(batch: Any) -> Tensor | None:
+    labels = None
+    if isinstance(batch, Mapping):
+        labels = batch.get("labels")
+    elif isinstance(batch, list | tuple) and len(batch) > 1:
+        labels = batch[1]
+    return labels if isinstance(labels, Tensor) else None
+
+
+def _kind(output: Any) -> str:
+    if isinstance(output, Mapping):
+        return f"a dict with {', '.join(map(str, output)) or 'nothing'}"
+    if isinstance(output, list | tuple):
+        return f"a {type(output).__name__} of {', '.join(type(x).__name__ for x in output)}"
+    return f"a {type(output).__name__}"

@@ -1,0 +1,50 @@
+"""The loss on held-out data, looked at without leaving a trace in the run."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from speedtronic.training.batch import compute_loss, count_labels, to_device
+from speedtronic.training.precision import Precision
+from speedtronic.training.rng import capture_rng, restore_rng
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What to evaluate and when.
+
+    Attributes:
+        every_steps: updates from one validation to the next.
+        batches: gives the same held-out batches at every call.
+    """
+
+    every_steps: int
+    batches: Callable[[], Iterable[Any]]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> float:
+    """Mean loss over the labels of `batches`, in evaluation mode.
+
+    The random state and the mode of each module are afterwards what they were before.
+    """
+    device = precision.device
+    modes = {module: module.training for module in model.modules()}
+    rng = capture_rng(device)
+    model.eval()
+    total, weight = 0.0, 0
+    try:
+        for batch in batches:
+            num_labels = count_labels(batch)
+            with precision.autocast():
+                loss = compute_loss(model, to_device(batch, device))
+            total += float(loss) * (num_labels or 1)
+            weight += num_labels or 1
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        restore_rng(rng, device)
+    return total / weight
