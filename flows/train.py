@@ -52,7 +52,9 @@ def train(
             tokens=pointer.tokens if pointer else 0,
         )
         chunks = plan_chunks(start=start, target=target, chunk_steps=settings.chunk.steps)
-        log.info("%s: step %d to %d in %d chunks", settings.run.name, start, target, len(chunks))
+        log.info(
+            "%s: from step %d to %d, chunks: %d", settings.run.name, start, target, len(chunks)
+        )
         _warn_of_unsaved(settings, start, target)
         for chunk in chunks:
             entry = ChunkReport(chunk.start, chunk.target)
@@ -66,7 +68,7 @@ def train(
             report.samples, report.tokens, report.loss = result.samples, result.tokens, result.loss
         report.restores = worker.restores
     log.info(
-        "done: step %d, %d attempts in %d chunks", report.trained_to, report.attempts, len(chunks)
+        "done: step %d, chunks: %d, attempts: %d", report.trained_to, len(chunks), report.attempts
     )
     return report
 

@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
+from prefect.settings import PREFECT_API_URL
 
 from flows.train import train
 from speedtronic.checkpoint import RunLock
@@ -204,7 +205,9 @@ def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
     (tmp_path / "given.yaml").write_text(config.to_yaml())
     command = [sys.executable, "-c", FLOW, str(ROOT), str(tmp_path / "given.yaml")]
     metrics = tmp_path / "run/metrics.jsonl"
-    with subprocess.Popen(command) as flow_process:
+    # On the tests' own server: one that the flow started itself would outlive its SIGKILL.
+    server = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    with subprocess.Popen(command, env=os.environ | server) as flow_process:
         assert wait_until(lambda: last_step(metrics) >= 10, 120)
         worker = holder(config.checkpoint_dir)["pid"]
         assert isinstance(worker, int)
