@@ -27,6 +27,7 @@ def train(
     output_dir: str | None = None,
     max_steps: int | None = None,
     overrides: dict[str, Any] | None = None,
+    allow_changes: list[str] | None = None,
 ) -> RunReport:
     """Train a run to its target, going on from the newest good checkpoint if there is one.
 
@@ -35,10 +36,11 @@ def train(
         output_dir: instead of `run.output_dir`.
         max_steps: absolute target step instead of `run.max_steps`; leaves the schedule alone.
         overrides: single keys to change, such as `{"optimizer.lr": 1e-4}`.
+        allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
     """
     settings, target = _configure(config, output_dir, max_steps, overrides)
     log = get_run_logger()
-    with ChunkWorker(settings, on_log=_log_in_run) as worker:
+    with ChunkWorker(settings, allow_changes=allow_changes or [], on_log=_log_in_run) as worker:
         pointer = _retried(restore, "restore", settings, worker, saves=0)(worker)
         start = pointer.step if pointer else 0
         report = RunReport(
@@ -65,7 +67,9 @@ def train(
                 worker, chunk, report.pointer, entry
             )
             report.pointer, report.trained_to = result.pointer, result.trained_to
-            report.samples, report.tokens, report.loss = result.samples, result.tokens, result.loss
+            report.samples, report.tokens = result.samples, result.tokens
+            report.loss, report.val_loss = result.loss, result.val_loss
+            report.notes += [note for note in result.notes if note not in report.notes]
         report.restores = worker.restores
     log.info(
         "done: step %d, chunks: %d, attempts: %d", report.trained_to, len(chunks), report.attempts

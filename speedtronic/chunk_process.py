@@ -2,7 +2,7 @@
 
 One JSON object a line: requests come on standard input, events go to the file descriptor given.
 
-    requests  {"config": {...}}                          first, once
+    requests  {"config": {...}, "allow_changes": [...]}  first, once
               {"command": "restore"}                     load the newest good checkpoint
               {"command": "train", "target": 40, "pointer": {...} | null}
     events    {"event": "log", "level": 20, "name": ..., "message": ...}
@@ -30,7 +30,8 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.console import PlainProgress, configure_logging
 from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from speedtronic.lifetime import end_with_parent
-from speedtronic.runtime import Runtime, build_runtime, logging_path
+from speedtronic.output import logging_path
+from speedtronic.runtime import Runtime, build_runtime
 
 STEP_EVENT_EVERY_S = 0.2
 
@@ -66,11 +67,13 @@ class ChunkProcess:
 
     Args:
         config: of the run; it is always resumed.
+        allow_changes: keys that may differ from the run's checkpoint.
         events: to the parent.
     """
 
-    def __init__(self, config: SpeedtronicConfig, events: Events) -> None:
+    def __init__(self, config: SpeedtronicConfig, allow_changes: list[str], events: Events) -> None:
         self._config = config
+        self._allow_changes = allow_changes
         self._events = events
         self._runtime: Runtime | None = None
         self._progress: PlainProgress | None = None
@@ -127,7 +130,7 @@ class ChunkProcess:
         self._training = True
         try:
             if not self._stop_requested:
-                runtime.trainer.fit(target)
+                runtime.train(target)
         finally:
             self._training = False
         if self._stop_requested:
@@ -143,6 +146,8 @@ class ChunkProcess:
             samples=state.samples,
             tokens=state.tokens,
             loss=state.loss,
+            val_loss=state.val_loss,
+            notes=self._runtime.notes,
         )
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
@@ -175,10 +180,11 @@ def main() -> None:
 
 
 def _serve(events: Events) -> None:
-    config = SpeedtronicConfig.from_dict(json.loads(sys.stdin.readline())["config"])
+    first = json.loads(sys.stdin.readline())
+    config = SpeedtronicConfig.from_dict(first["config"])
     file = logging_path(config, config.logging.file)
     configure_logging(config.logging.level, file, _LogToEvents(events))
-    process = ChunkProcess(config, events)
+    process = ChunkProcess(config, first["allow_changes"], events)
     for line in iter(sys.stdin.readline, ""):
         process.handle(json.loads(line))
 

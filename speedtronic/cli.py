@@ -8,13 +8,16 @@ import json
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
-from speedtronic.errors import SpeedtronicError, UsageError
+from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 
 if TYPE_CHECKING:
     from speedtronic.checkpoint.verify import Survey
@@ -34,9 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command(args)
     except SpeedtronicError as error:
-        if args.debug:
-            raise
-        print(f"speedtronic: {error}", file=sys.stderr)
+        _report(str(error), args.debug)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("speedtronic: stopped by Ctrl-C; --resume goes on", file=sys.stderr)
@@ -48,12 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if args.debug:
-            raise
-        print(
-            f"speedtronic: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr
-        )
+        _report(f"{type(error).__name__}: {error} (--debug shows where)", args.debug)
         return 1
+
+
+def _report(message: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"speedtronic: {message}", file=sys.stderr)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
@@ -76,12 +79,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="speedtronic",
         description="Train PyTorch models in chunks: interrupted anywhere, the same to the bit.",
     )
+    parser.add_argument("--version", action="version", version=version("speedtronic-flows"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = commands.add_parser("train", parents=[common, configured], help="train or resume a run")
     train.add_argument("--output-dir", metavar="DIR", help="instead of run.output_dir")
     train.add_argument(
         "--resume", action="store_true", help="go on from the newest good checkpoint"
+    )
+    train.add_argument(
+        "--trust-legacy",
+        action="store_true",
+        help="with --resume: take up a run of Speedtronic 2.0 (docs/migration.md)",
     )
     train.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="for run.device")
     train.add_argument(
@@ -91,10 +100,27 @@ def _parser() -> argparse.ArgumentParser:
         help="train to step N, where the schedule then ends too (--set run.max_steps=N moves the "
         "target only)",
     )
+    train.add_argument(
+        "--allow-change",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="let KEY, such as optimizer.lr, differ from the run's checkpoint; may be repeated",
+    )
+    train.add_argument(
+        "--init-from", metavar="FILE", help="start with the weights of a .pt or .safetensors file"
+    )
+    train.add_argument(
+        "--fork-from", metavar="DIR", help="start a new run at a checkpoint of another run ..."
+    )
+    train.add_argument("--at-step", type=int, metavar="N", help="... of this step")
     train.set_defaults(command=_train)
 
     validate = commands.add_parser(
         "validate", parents=[common, configured], help="check a configuration and print it in full"
+    )
+    validate.add_argument(
+        "--legacy", action="store_true", help="FILE is of Speedtronic 2.0; print today's form"
     )
     validate.set_defaults(command=_validate)
 
@@ -104,13 +130,31 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("directory", metavar="DIR", help="a run's output or checkpoint directory")
     inspect.add_argument("--json", action="store_true", help="print a JSON object")
     inspect.set_defaults(command=_inspect)
+
+    schema = commands.add_parser(
+        "schema", parents=[common], help="print the JSON schema of a configuration, for editors"
+    )
+    schema.set_defaults(command=_schema)
     return parser
 
 
 def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None]:
     """The configuration with `--set` applied, and the target that `--set run.max_steps` gives."""
     assignments = dict(parse_assignment(text) for text in args.set)
-    return take_target(SpeedtronicConfig.load(args.config), assignments)
+    load = _load_legacy if getattr(args, "legacy", False) else SpeedtronicConfig.load
+    return take_target(load(args.config), assignments)
+
+
+def _load_legacy(path: str) -> SpeedtronicConfig:
+    from speedtronic.legacy.config import load
+
+    config, ignored = load(path)
+    if ignored:
+        print(
+            f"speedtronic: {path}: left out, for nothing here acts on them: {', '.join(ignored)}",
+            file=sys.stderr,
+        )
+    return config
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -119,19 +163,22 @@ def _train(args: argparse.Namespace) -> int:
     config = config.override({key: value for key, value in flags.items() if value is not None})
     horizon = None
     if args.max_steps is not None:
-        config = config.override(
-            {"run.max_steps": args.max_steps, "scheduler.max_steps": args.max_steps}
-        )
+        config = config.override({"run.max_steps": args.max_steps})
         horizon = target = config.run.max_steps
+        config = config.override({"scheduler.max_steps": horizon})
+
+    if (args.fork_from is None) != (args.at_step is None):
+        raise UsageError("--fork-from DIR and --at-step N go together")
+    fork = args.fork_from and (_find_store(args.fork_from).root, args.at_step)
 
     from rich.console import Console
 
     from speedtronic import console, runtime
+    from speedtronic.output import logging_path
 
-    config_logging = config.logging
     console.configure_logging(
-        config_logging.level,
-        runtime.logging_path(config, config_logging.file),
+        config.logging.level,
+        logging_path(config, config.logging.file),
         console.terminal_handler(),
     )
     goal = config.run.max_steps if target is None else target
@@ -145,11 +192,17 @@ def _train(args: argparse.Namespace) -> int:
         result = runtime.train_from_config(
             config,
             resume=args.resume,
+            trust_legacy=args.trust_legacy,
             max_steps=target,
             schedule_max_steps=horizon,
+            allow_changes=args.allow_change,
+            init_from=args.init_from,
+            fork_from=fork,
             hooks=[progress],
             on_step=getattr(progress, "on_step", None),
         )
+    if not result.metrics["updates"]:
+        print(f"nothing to train: the run is at step {result.steps}, the target is {goal}")
     loss = "none" if result.final_loss is None else f"{result.final_loss:.6f}"
     print(
         f"step {result.steps}  samples {result.samples}  tokens {result.tokens}  loss {loss}  "
@@ -163,6 +216,13 @@ def _validate(args: argparse.Namespace) -> int:
     if target is not None:
         config = config.override({"run.max_steps": target})
     print(config.to_yaml(redact_secrets=True), end="")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from speedtronic.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
     return 0
 
 
@@ -181,14 +241,21 @@ def _find_store(directory: str) -> Any:
     path = local_path(directory)
     if not path.is_dir():
         raise UsageError(f"{directory} is not a directory")
-    configuration = path / "config.yaml"
-    if configuration.exists():
+    if (path / "config.yaml").exists():
         # Where the run says it keeps them; but the directory may have been moved since.
-        stored = SpeedtronicConfig.load(configuration).checkpoint.directory
+        stored = _checkpoint_directory(path / "config.yaml")
         path = path / stored if "://" not in stored else local_path(stored)
     elif (path / "checkpoints").is_dir():
         path = path / "checkpoints"
     return open_storage(str(path))
+
+
+def _checkpoint_directory(configuration: Path) -> str:
+    try:
+        return SpeedtronicConfig.load(configuration).checkpoint.directory
+    except ConfigError as error:  # no reason to hide what is on disk
+        print(f"speedtronic: {error}; looking in checkpoints/ beside it", file=sys.stderr)
+        return "checkpoints"
 
 
 def _as_text(found: "Survey") -> str:
@@ -197,12 +264,15 @@ def _as_text(found: "Survey") -> str:
 
     table = Table(box=None, pad_edge=False)
     for column in ("step", "status", "size", "samples", "state digest", "reason"):
-        table.add_column(column, justify="right" if column in ("step", "size") else "left")
+        justify: Any = "right" if column in ("step", "size") else "left"
+        table.add_column(column, justify=justify, no_wrap=column != "reason")
     for c in found.checkpoints:
         size = "" if c.size_bytes is None else f"{c.size_bytes / 2**20:.1f} MiB"
         samples = "" if c.samples is None else str(c.samples)
         table.add_row(str(c.step), c.status, size, samples, c.state_digest or "", c.reason)
     console = Console()
+    # A terminal folds long lines by itself; a digest cut short would be of no use.
+    console.width = max(console.width, 110)
     with console.capture() as captured:
         if found.checkpoints:
             console.print(table)
@@ -212,7 +282,9 @@ def _as_text(found: "Survey") -> str:
         f"step {found.pointer.step}" if found.pointer else "missing"
     )
     chosen = "nothing" if found.selected is None else f"step {found.selected}"
-    return captured.get() + f"\nlatest.json: {pointer}\na resume would start from: {chosen}"
+    rejected = [f"in quarantine: {q.file}: {q.reason}" for q in found.quarantine]
+    summary = [f"latest.json: {pointer}", *rejected, f"a resume would start from: {chosen}"]
+    return captured.get() + "\n" + "\n".join(summary)
 
 
 if __name__ == "__main__":

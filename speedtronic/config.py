@@ -129,7 +129,9 @@ class SpeedtronicConfig(Section):
                 f"it must be at most model.max_seq_len, {longest}",
             ),
             (
-                data.text_path is None or self.model.vocab_size >= 256,
+                data.text_path is None
+                or data.tokenizer is not None
+                or self.model.vocab_size >= 256,
                 f"model.vocab_size is {self.model.vocab_size}; "
                 "it must be at least 256 for data.text_path, which is read as bytes",
             ),

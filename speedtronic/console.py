@@ -15,7 +15,10 @@ LINE_EVERY_S = 2.0
 
 
 def configure_logging(level: str, file: Path | None, *handlers: logging.Handler) -> None:
-    """Send the package's log records to `handlers`, and to `file` if one is given."""
+    """Send the package's log records to `handlers`, and to `file` if one is given.
+
+    The file is opened at the first record: a run that is refused before leaves none behind.
+    """
     logger = logging.getLogger(PACKAGE)
     logger.setLevel(level)
     for old in logger.handlers[:]:
@@ -23,8 +26,7 @@ def configure_logging(level: str, file: Path | None, *handlers: logging.Handler)
         old.close()
     outputs = list(handlers)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        to_file = logging.FileHandler(file, encoding="utf-8")
+        to_file = logging.FileHandler(file, encoding="utf-8", delay=True)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         outputs.append(to_file)
     for handler in outputs:

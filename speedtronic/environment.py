@@ -17,7 +17,7 @@ def describe_environment(device: torch.device, *, precision: str, compiled: bool
         compiled: whether the model runs through torch.compile.
     """
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # which is of a class of its own
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cpu": _cpu_model(),

@@ -42,6 +42,8 @@ class RunReport:
         pointer: the newest checkpoint; None if none was due yet.
         samples, tokens: since the run began.
         loss: mean loss of the last update; None before the first one.
+        val_loss: the newest validation loss; None before the first.
+        notes: what differs from when the run was begun or last saved.
         chunks: in order.
         restores: the steps at which state was loaded from disk, the start included, in order.
     """
@@ -55,6 +57,8 @@ class RunReport:
     samples: int = 0
     tokens: int = 0
     loss: float | None = None
+    val_loss: float | None = None
+    notes: list[str] = field(default_factory=list)
     chunks: list[ChunkReport] = field(default_factory=list)
     restores: list[int] = field(default_factory=list)
 

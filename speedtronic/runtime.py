@@ -1,29 +1,31 @@
 """The composition root: from a configuration to objects that train, and from there to a result."""
 
 import logging
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType, TracebackType
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from speedtronic.begin import Beginning, Start, begin
 from speedtronic.checkpoint import CheckpointStore, Pointer, RunLock, open_storage
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.storage import local_path
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.data import SampleLoader, build_loader
-from speedtronic.errors import ConfigError, OutputDirError, RunExistsError
+from speedtronic.data import BatchLoader, build_loader, validation_batches
+from speedtronic.environment import describe_environment
+from speedtronic.errors import ConfigError, RunExistsError
+from speedtronic.hooks import build_hooks
 from speedtronic.model import build_model
+from speedtronic.output import check_writable, logging_path, make_folders, write_config
+from speedtronic.signals import stopping_on_signals
 from speedtronic.training.metrics import Hook, JsonLines
 from speedtronic.training.optim import Schedule, build_optimizer
 from speedtronic.training.precision import Precision, resolve_device, resolve_precision
 from speedtronic.training.rng import seed_all
 from speedtronic.training.state import TrainState
 from speedtronic.training.trainer import Trainer, TrainResult
+from speedtronic.training.validation import Validation
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +36,10 @@ class Runtime:
     Attributes:
         config: with the schedule's horizon filled in.
         state: model, optimizer and everything else that is trained.
-        trainer: advances `state`.
+        trainer: advances `state`; use `train`, which also tells the hooks.
         store: the checkpoints; None when the run neither saves nor resumes.
         pointer: the newest checkpoint committed or restored; None before the first.
+        notes: what differs from when the run was begun or last saved, for people.
     """
 
     def __init__(
@@ -45,22 +48,25 @@ class Runtime:
         *,
         state: TrainState,
         precision: Precision,
-        loader: SampleLoader,
+        loader: BatchLoader,
         store: CheckpointStore | None,
         lock: RunLock | None,
-        pointer: Pointer | None,
+        beginning: Beginning,
+        about: dict[str, Any],
         hooks: Sequence[Hook],
         on_step: Callable[[int], None] | None,
     ) -> None:
         self.config = config
         self.state = state
         self.store = store
-        self.pointer = pointer
+        self.pointer = beginning.pointer
+        self.notes = beginning.notes
         self._loader = loader
         self._lock = lock
-        self._precision = precision
         self._hooks = list(hooks)
         self._metrics = _open_metrics(config, state.step)
+        # What every checkpoint carries besides the state.
+        self._about = {**about, "history": beginning.history}
         self.trainer = Trainer(
             state,
             precision=precision,
@@ -69,15 +75,22 @@ class Runtime:
             save=self._save if config.checkpoint.enabled else None,
             save_every=config.checkpoint.every_steps,
             save_on_stop=config.checkpoint.save_on_stop,
+            validation=_validation(config),
+            compiled=config.compile,
             log_every=config.logging.every_steps,
             hooks=[*([self._metrics] if self._metrics else []), *self._hooks],
             on_step=on_step,
         )
-        # What every checkpoint carries besides the state.
-        self._about = {
-            "config": config.to_dict(redact_secrets=True),
-            "precision": {"mode": precision.mode},
-        }
+
+    def train(self, target: int) -> TrainResult:
+        """Train until the step is `max(step, target)`; see `Trainer.fit`."""
+        run_id = self.pointer.run_id if self.pointer else None
+        shown = self.config.to_dict(redact_secrets=True)
+        self._tell("run_started", step=self.state.step, run_id=run_id, config=shown)
+        try:
+            return self.trainer.fit(target)
+        finally:
+            self._tell("run_ended", step=self.state.step)
 
     def proves(self, pointer: Pointer | None) -> bool:
         """Whether the live state is, to the bit, the one that `pointer` names and disk confirms."""
@@ -114,8 +127,11 @@ class Runtime:
         if self._metrics:
             self._metrics.flush()
         self.pointer = self.store.save({**state, **self._about})
+        self._tell("checkpoint_saved", **self.pointer.model_dump())
+
+    def _tell(self, event: str, **payload: Any) -> None:
         for hook in self._hooks:
-            hook.on_event("checkpoint_saved", self.pointer.model_dump())
+            hook.on_event(event, payload)
 
 
 def build_runtime(
@@ -124,17 +140,25 @@ def build_runtime(
     resume: bool = False,
     device: str | None = None,
     schedule_max_steps: int | None = None,
+    allow_changes: Sequence[str] = (),
+    init_from: str | None = None,
+    fork_from: tuple[str, int] | None = None,
+    trust_legacy: bool = False,
     hooks: Sequence[Hook] = (),
     on_step: Callable[[int], None] | None = None,
 ) -> Runtime:
-    """Build everything that `config` describes, at step 0 or at the newest good checkpoint.
+    """Build everything that `config` describes, and put it where the run begins.
 
     Args:
         config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
         resume: go on from the newest good checkpoint if there is any; also `checkpoint.resume`.
         device: instead of `run.device`.
         schedule_max_steps: moves the schedule's horizon, on a resumed run too.
-        hooks: told of events, besides the metrics file.
+        allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
+        init_from: a `.pt` of ours or a `.safetensors` file whose weights a fresh run takes.
+        fork_from: another run's directory of checkpoints, and the step a fresh run starts at.
+        trust_legacy: with `resume`, take up a run of Speedtronic 2.0; see docs/migration.md.
+        hooks: told of events, besides the metrics file and those of `logging.hooks`.
         on_step: called with the step after each update; must be quick.
 
     Raises:
@@ -147,30 +171,44 @@ def build_runtime(
         config = SpeedtronicConfig.from_dict(config)
     if device is not None:
         config = config.override({"run.device": device})
-    resume = resume or config.checkpoint.resume
+    start = Start(
+        resume=resume or config.checkpoint.resume,
+        init_from=init_from,
+        fork_from=fork_from,
+        allow_changes=allow_changes,
+        schedule_max_steps=schedule_max_steps,
+        trust_legacy=trust_legacy,
+    )
     torch_device = resolve_device(config.run.device)
     precision = resolve_precision(config.precision.mode, torch_device)
-    storage = open_storage(config.checkpoint_dir)
-    store = CheckpointStore(storage, keep_last=config.checkpoint.keep_last)
-    if not resume and store.has_checkpoints():
-        raise RunExistsError(
-            f"{storage.root} holds the checkpoints of a run; give --resume to go on with it, or "
-            "another run.output_dir for a new one"
-        )
+    with_store = start.resume or config.checkpoint.enabled
+    check_writable(config, checkpoints=with_store)
+    store = _open_store(config, start)
+    all_hooks = [*hooks, *build_hooks(config, local_path(config.run.output_dir))]
     loader = build_loader(config, pin_memory=torch_device.type == "cuda")
     state = _build_state(config, torch_device, precision, loader)
-    _make_output_dir(config)
-    lock = _lock(storage.root) if resume or config.checkpoint.enabled else None
+    about: dict[str, Any] = {
+        "config": config.to_dict(redact_secrets=True),
+        "precision": {"mode": precision.mode},
+        "data_fingerprint": loader.fingerprint(),
+        "environment": describe_environment(
+            torch_device, precision=precision.mode, compiled=config.compile
+        ),
+    }
+    make_folders(config, checkpoints=with_store)
+    lock = _lock(store.root) if with_store else None
     try:
-        checkpoint = store.select() if resume else None
-        if checkpoint is not None:
-            state.load_state_dict(checkpoint.state)
-            logger.info("resuming run %s at step %d", checkpoint.manifest.run_id, state.step)
-        elif resume:
-            logger.info("no checkpoint in %s yet: starting at step 0", storage.root)
-        config = _settle_horizon(config, state.schedule, schedule_max_steps, checkpoint is not None)
+        beginning = begin(
+            state,
+            store,
+            config,
+            start,
+            data_fingerprint=about["data_fingerprint"],
+            environment=about["environment"],
+        )
+        config = config.override({"scheduler.max_steps": state.schedule.max_steps})
         store.config_fingerprint = config.fingerprint()
-        _write_config(config)
+        write_config(config)
         return Runtime(
             config,
             state=state,
@@ -178,8 +216,9 @@ def build_runtime(
             loader=loader,
             store=store if lock else None,
             lock=lock,
-            pointer=checkpoint.manifest.pointer() if checkpoint else None,
-            hooks=hooks,
+            beginning=beginning,
+            about={**about, "config": config.to_dict(redact_secrets=True)},
+            hooks=all_hooks,
             on_step=on_step,
         )
     except BaseException:
@@ -192,70 +231,52 @@ def build_runtime(
 def train_from_config(
     config: SpeedtronicConfig | Mapping[str, Any],
     *,
-    resume: bool = False,
-    device: str | None = None,
     max_steps: int | None = None,
-    schedule_max_steps: int | None = None,
-    hooks: Sequence[Hook] = (),
-    on_step: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> TrainResult:
-    """Train to `max_steps`, or `run.max_steps`, saving on the way; see `build_runtime`.
+    """Train to `max_steps`, or `run.max_steps`, saving on the way.
 
     SIGTERM and Ctrl-C let the update at hand end and, with `checkpoint.save_on_stop`, save; then
     they do what they always do. A second one does it at once.
 
+    Args:
+        config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
+        max_steps: absolute target; leaves the schedule alone.
+        options: as `build_runtime` takes them, such as `resume=True`.
+
     Returns:
         The result; `steps` is the absolute final step, also when the target was reached before.
+
+    Raises:
+        SpeedtronicError: as `build_runtime` and `Trainer.fit`.
     """
-    with build_runtime(
-        config,
-        resume=resume,
-        device=device,
-        schedule_max_steps=schedule_max_steps,
-        hooks=hooks,
-        on_step=on_step,
-    ) as runtime:
+    with build_runtime(config, **options) as runtime:
         target = runtime.config.run.max_steps if max_steps is None else max_steps
         with stopping_on_signals(runtime.trainer.request_stop):
-            return runtime.trainer.fit(target)
+            return runtime.train(target)
 
 
-@contextmanager
-def stopping_on_signals(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into `request_stop()`, and raise it when the block ends.
-
-    Outside the main thread, where Python allows no handlers, it does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    former: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        restore()
-        request_stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        former[number] = signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        restore()
-    if received:
-        signal.raise_signal(received[0])
+def _open_store(config: SpeedtronicConfig, start: Start) -> CheckpointStore:
+    store = CheckpointStore(
+        open_storage(config.checkpoint_dir),
+        keep_last=config.checkpoint.keep_last,
+        keep_best=config.checkpoint.keep_best,
+    )
+    if not start.resume and store.has_checkpoints():
+        raise RunExistsError(
+            f"{store.root} holds the checkpoints of a run; give --resume to go on with it, or "
+            "another run.output_dir for a new one"
+        )
+    return store
 
 
 def _build_state(
-    config: SpeedtronicConfig, device: torch.device, precision: Precision, loader: SampleLoader
+    config: SpeedtronicConfig, device: torch.device, precision: Precision, loader: BatchLoader
 ) -> TrainState:
     seed_all(config.run.seed)
     model = build_model(config.model).to(device).train()
+    if config.gradient_checkpointing:
+        _checkpoint_gradients(model)
     optimizer = build_optimizer(model, config)
     schedule = Schedule(
         optimizer,
@@ -274,51 +295,10 @@ def _build_state(
     )
 
 
-def _settle_horizon(
-    config: SpeedtronicConfig, schedule: Schedule, moved_to: int | None, resumed: bool
-) -> SpeedtronicConfig:
-    """The schedule ends where it ended when the run began, unless it is moved on purpose."""
-    configured = config.scheduler.max_steps
-    if moved_to is not None:
-        if resumed and schedule.max_steps != moved_to:
-            logger.warning(
-                "the schedule's horizon moves from step %d to %d; the run is no longer the one "
-                "that was begun",
-                schedule.max_steps,
-                moved_to,
-            )
-        schedule.move_horizon(moved_to)
-    elif configured is not None and configured != schedule.max_steps:
-        raise ConfigError(
-            f"scheduler.max_steps is {configured}, but this run's schedule ends at step "
-            f"{schedule.max_steps}; set it to that or to null, or move it with --max-steps"
-        )
-    return config.override({"scheduler.max_steps": schedule.max_steps})
-
-
-def _make_output_dir(config: SpeedtronicConfig) -> None:
-    for url in (config.run.output_dir, config.checkpoint_dir):
-        path = local_path(url)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputDirError(f"cannot make the directory {path}: {error.strerror}") from error
-
-
 def _lock(root: str) -> RunLock:
     lock = RunLock(root)
     lock.acquire()
     return lock
-
-
-def _write_config(config: SpeedtronicConfig) -> None:
-    path = local_path(config.run.output_dir) / "config.yaml"
-    text = config.to_yaml(redact_secrets=True)
-    try:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputDirError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _open_metrics(config: SpeedtronicConfig, step: int) -> JsonLines | None:
@@ -330,6 +310,17 @@ def _open_metrics(config: SpeedtronicConfig, step: int) -> JsonLines | None:
     return metrics
 
 
-def logging_path(config: SpeedtronicConfig, name: str | None) -> Path | None:
-    """Where a file of the `logging` section lies: a relative one under `run.output_dir`."""
-    return None if name is None else local_path(config.under_output_dir(name))
+def _checkpoint_gradients(model: torch.nn.Module) -> None:
+    hook = getattr(model, "set_gradient_checkpointing", None)
+    if hook is None:
+        raise ConfigError(
+            f"gradient_checkpointing is true, but {type(model).__name__} has no method "
+            "set_gradient_checkpointing(enabled)"
+        )
+    hook(True)
+
+
+def _validation(config: SpeedtronicConfig) -> Validation | None:
+    if config.validation.every_steps is None:
+        return None
+    return Validation(config.validation.every_steps, validation_batches(config))

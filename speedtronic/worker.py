@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,6 +40,8 @@ class ChunkResult:
         samples: consumed since the run began.
         tokens: trained on since the run began.
         loss: mean loss of the last update; None before the first one.
+        val_loss: the newest validation loss; None before the first.
+        notes: what differs from when the run was begun or last saved, for people.
     """
 
     pointer: Pointer | None
@@ -47,6 +49,8 @@ class ChunkResult:
     samples: int
     tokens: int
     loss: float | None
+    val_loss: float | None
+    notes: list[str]
 
 
 class ChunkWorker:
@@ -54,6 +58,7 @@ class ChunkWorker:
 
     Args:
         config: of the run; it is always resumed.
+        allow_changes: keys that may differ from the run's checkpoint.
         on_log: given each log line of the child as (level, logger's name, message); by default it
             is logged here under the same name.
 
@@ -66,9 +71,11 @@ class ChunkWorker:
         self,
         config: SpeedtronicConfig,
         *,
+        allow_changes: Sequence[str] = (),
         on_log: Callable[[int, str, str], None] | None = None,
     ) -> None:
         self._config = config
+        self._allow_changes = list(allow_changes)
         self._on_log = on_log or _log_here
         self._process: subprocess.Popen[str] | None = None
         self._events: IO[bytes] | None = None
@@ -134,9 +141,14 @@ class ChunkWorker:
             self._discard()
             raise
         self.failed_in_a_row = 0
-        pointer = answer["pointer"] and Pointer.model_validate(answer["pointer"])
         return ChunkResult(
-            pointer, answer["step"], answer["samples"], answer["tokens"], answer["loss"]
+            pointer=answer["pointer"] and Pointer.model_validate(answer["pointer"]),
+            trained_to=answer["step"],
+            samples=answer["samples"],
+            tokens=answer["tokens"],
+            loss=answer["loss"],
+            val_loss=answer["val_loss"],
+            notes=answer["notes"],
         )
 
     def _start(self) -> None:
@@ -158,7 +170,7 @@ class ChunkWorker:
             os.close(write_fd)
         self._events = os.fdopen(read_fd, "rb", buffering=0)
         self._unread = b""
-        self._send({"config": self._config.to_dict()})
+        self._send({"config": self._config.to_dict(), "allow_changes": self._allow_changes})
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None and self._process.stdin is not None

@@ -6,6 +6,8 @@ The payload is what `torch.save` writes: a zip file that any PyTorch reads. Load
 
 import io
 import pickle
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, BinaryIO, cast
 
 import torch
@@ -19,7 +21,11 @@ def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
 
     Returns:
         The digest of the bytes written, and their number.
+
+    Raises:
+        TypeError: something in it would not load again with `weights_only`; nothing was written.
     """
+    _refuse_unloadable(state, "")
     writer = DigestingWriter(file)
     torch.save(state, cast(BinaryIO, writer))  # torch only ever calls write and flush
     return writer.digest(), writer.size_bytes
@@ -34,10 +40,32 @@ def decode(data: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0] if str(error) else "unknown content"
+        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+        reason = lines[-1] if lines else "unknown content"
         raise CorruptError(f"payload does not load with weights_only: {reason}") from None
     except Exception as error:  # torch raises a dozen kinds for damaged files
         raise CorruptError(f"payload does not load: {type(error).__name__}: {error}") from None
     if not isinstance(state, dict):
         raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
     return state
+
+
+# Subclasses, such as torch's own TorchVersion of str, are pickled by name and refused on loading.
+_PLAIN = (dict, OrderedDict, list, tuple, str, int, float, bool, type(None))
+
+
+def _refuse_unloadable(value: Any, path: str) -> None:
+    if isinstance(value, torch.Tensor):
+        return
+    if type(value) not in _PLAIN:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(f"{path or 'the state'}: a checkpoint cannot hold a {kind}")
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, item in items:
+        if type(key) not in _PLAIN:
+            raise TypeError(f"{path}: a checkpoint cannot hold a key {key!r}")
+        _refuse_unloadable(item, f"{path}/{key}")

@@ -4,6 +4,7 @@ latest.json                 the pointer
 step_000000000004.pt        payload
 step_000000000004.json      manifest: its presence commits the payload
 quarantine/                 rejected files, the reason beside each
+legacy/                     files of the older format, once its run was taken up
 .lock                       held by the one process that writes
 .<name>.tmp-<random>        a write that has not been published; junk once its writer is gone
 """
@@ -13,11 +14,12 @@ import secrets
 
 POINTER = "latest.json"
 QUARANTINE = "quarantine"
+LEGACY = "legacy"
 LOCK = ".lock"
 
 MAX_STEP = 10**12 - 1
 
-_CHECKPOINT = re.compile(r"step_(\d{12})\.(pt|json)")
+_CHECKPOINT = re.compile(r"step_([0-9]{12})\.(pt|json)")
 _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
 
 

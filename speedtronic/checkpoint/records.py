@@ -100,6 +100,10 @@ class Manifest(Record):
     state_digest: StateDigest
     config_fingerprint: str
     created_at: str
+    # Since these came later than the rest, they may be missing.
+    val_loss: float | None = None
+    environment: dict[str, Any] = Field(default_factory=dict)
+    history: list[dict[str, Any]] = Field(default_factory=list)
 
     @property
     def payload(self) -> FileEntry:

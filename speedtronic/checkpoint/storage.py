@@ -31,8 +31,8 @@ class Storage(Protocol):
 
     root: str
 
-    def list(self) -> dict[str, int]:
-        """Name -> size in bytes of every regular file directly under the root; no links."""
+    def list(self, folder: str = "") -> dict[str, int]:
+        """Name -> size in bytes of every regular file directly in a folder; no links."""
 
     def exists(self, name: str) -> bool:
         """Whether anything is called `name`."""
@@ -70,11 +70,12 @@ class LocalStorage:
         self._root = root
         self.root = str(root)
 
-    def list(self) -> dict[str, int]:
-        with self._errors("list", ""):
-            if not self._root.exists():
+    def list(self, folder: str = "") -> dict[str, int]:
+        path = self._root / folder
+        with self._errors("list", folder):
+            if not path.exists():
                 return {}
-            with os.scandir(self._root) as entries:
+            with os.scandir(path) as entries:
                 return {
                     entry.name: entry.stat(follow_symlinks=False).st_size
                     for entry in entries
@@ -89,11 +90,11 @@ class LocalStorage:
             # O_NOFOLLOW: a link planted in the directory must not lead a reader outside it.
             # O_NONBLOCK: opening a pipe must not wait for its writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            file = os.fdopen(os.open(self._root / name, flags), "rb")
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                file.close()
+            descriptor = os.open(self._root / name, flags)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
                 raise OSError(errno.EINVAL, "not a regular file")
-            return file
+            return os.fdopen(descriptor, "rb")
 
     def create(self, name: str) -> BinaryIO:
         with self._errors("create", name):

@@ -15,7 +15,7 @@ from speedtronic.checkpoint import codec, layout
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import quarantine
 from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
-from speedtronic.checkpoint.retention import steps_to_delete
+from speedtronic.checkpoint.retention import best_steps, steps_to_delete
 from speedtronic.checkpoint.storage import Storage, publish, read_bytes
 from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
 from speedtronic.errors import (
@@ -42,15 +42,19 @@ class CheckpointStore:
     Args:
         storage: where the files are.
         keep_last: how many checkpoints to keep, >= 1; None keeps all.
+        keep_best: how many of those with the lowest validation loss to keep besides.
 
     Attributes:
         run_id: whose checkpoints these are; made at the first save, adopted by `select`.
         config_fingerprint: recorded in every manifest.
     """
 
-    def __init__(self, storage: Storage, *, keep_last: int | None) -> None:
+    def __init__(
+        self, storage: Storage, *, keep_last: int | None, keep_best: int | None = None
+    ) -> None:
         self._storage = storage
         self._keep_last = keep_last
+        self._keep_best = keep_best
         self.config_fingerprint = ""
         self.run_id: str | None = None
 
@@ -101,6 +105,9 @@ class CheckpointStore:
             state_digest=identity,
             config_fingerprint=self.config_fingerprint,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            val_loss=state.get("val_loss") if state.get("validated_at") == step else None,
+            environment=state.get("environment", {}),
+            history=state.get("history", []),
         )
         self._publish_bytes(layout.manifest_name(step), manifest.to_bytes())
         pointer = manifest.pointer()
@@ -144,6 +151,25 @@ class CheckpointStore:
             return checkpoint
         self._refuse_if_anything_was_lost(found, rejected, uncommitted, foreign)
         return None
+
+    def load_step(self, step: int) -> Checkpoint:
+        """Load the checkpoint of one step, of whichever run; nothing is changed.
+
+        Raises:
+            NoValidCheckpointError: it is not there or not good; names the steps that are.
+        """
+        found = list(candidates(self._storage))
+        for candidate in found:
+            if candidate.step == step and candidate.committed:
+                try:
+                    return Checkpoint(candidate.manifest, candidate.load())
+                except CorruptError as error:
+                    path = f"{self.root}/{layout.payload_name(step)}"
+                    raise NoValidCheckpointError(f"{path}: {error}") from error
+        there = ", ".join(str(c.step) for c in reversed(found) if c.committed) or "none"
+        raise NoValidCheckpointError(
+            f"{self.root} has no checkpoint of step {step}; committed there: {there}"
+        )
 
     def confirms(self, pointer: Pointer) -> bool:
         """Whether the manifest on disk is exactly what `pointer` was made from."""
@@ -212,6 +238,14 @@ class CheckpointStore:
                 + "\n".join(lines)
                 + "\nRestore one of these files from a copy, or train into another directory."
             )
+        if found.pointer is None:  # a pointer of the older format cannot be read either
+            for candidate in uncommitted:
+                self._refuse_legacy(candidate)
+            if self._storage.list(layout.LEGACY):
+                raise LegacyStoreError(
+                    f"{self.root}/{layout.LEGACY} holds a run of the older format that was not "
+                    "taken up to the end; --trust-legacy does it"
+                )
         if found.present:
             said = found.problem or f"names step {found.pointer and found.pointer.step}"
             others = f" ({foreign} of another run)" if foreign else ""
@@ -219,8 +253,6 @@ class CheckpointStore:
                 f"{self.root}/{layout.POINTER} {said}, but no checkpoint of its run is "
                 f"there{others}. Restore it from a copy, or train into another directory."
             )
-        for candidate in uncommitted:
-            self._refuse_legacy(candidate)
 
     def _refuse_legacy(self, candidate: Candidate) -> None:
         """A first save cut short leaves one of our payloads alone, and that is no history."""
@@ -238,17 +270,23 @@ class CheckpointStore:
     def _prune(self, newest: Pointer) -> None:
         if self._keep_last is None:
             return
-        mine, stray = [], []
+        mine: list[int] = []
+        stray: list[Candidate] = []
+        val_losses: dict[int, float] = {}
         for candidate in candidates(self._storage):
             if not candidate.committed:
                 stray.append(candidate)
                 continue
             try:
-                if candidate.manifest.run_id == newest.run_id:
+                manifest = candidate.manifest
+                if manifest.run_id == newest.run_id:
                     mine.append(candidate.step)
+                    if manifest.val_loss is not None:
+                        val_losses[candidate.step] = manifest.val_loss
             except CorruptError:
                 continue  # for select to judge, with its reason
-        deleted = steps_to_delete(mine, keep_last=self._keep_last, protected={newest.step})
+        protected = {newest.step, *best_steps(val_losses, self._keep_best)}
+        deleted = steps_to_delete(mine, keep_last=self._keep_last, protected=protected)
         for step in deleted:
             self._storage.delete(layout.manifest_name(step))
             self._storage.sync_folder()

@@ -7,6 +7,7 @@ from typing import Any
 
 from speedtronic.checkpoint import codec, layout
 from speedtronic.checkpoint.digest import bytes_digest
+from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.checkpoint.storage import Storage, read_bytes
 from speedtronic.errors import CorruptError, StorageError
@@ -140,6 +141,7 @@ class Survey:
     selected: int | None
     run_id: str | None
     checkpoints: list[CheckpointFinding]
+    quarantine: list[Quarantined]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -163,7 +165,7 @@ def survey(storage: Storage) -> Survey:
     problem = found.problem
     if found.pointer and found.pointer.step != selected:
         problem = f"stale: names step {found.pointer.step}"
-    return Survey(found.pointer, problem, selected, run_id, findings)
+    return Survey(found.pointer, problem, selected, run_id, findings, quarantined(storage))
 
 
 def _finding(

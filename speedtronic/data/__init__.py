@@ -1,16 +1,21 @@
-"""Sources of samples, the resumable order in which they come, and the loader."""
+"""Sources of samples, the resumable order in which they come, and the loaders."""
 
 from speedtronic.data.build import build_loader
 from speedtronic.data.loader import SampleLoader
 from speedtronic.data.order import SampleOrder
+from speedtronic.data.sample import Batch, BatchLoader
 from speedtronic.data.synthetic import SyntheticSource
 from speedtronic.data.text import TextSource, find_files
+from speedtronic.data.validation import validation_batches
 
 __all__ = [
+    "Batch",
+    "BatchLoader",
     "SampleLoader",
     "SampleOrder",
     "SyntheticSource",
     "TextSource",
     "build_loader",
     "find_files",
+    "validation_batches",
 ]

@@ -2,27 +2,16 @@
 
 import itertools
 import os
-import signal
-import sys
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from speedtronic.data.order import SampleOrder
-from speedtronic.data.sample import SampleSource
+from speedtronic.data.sample import Batch, SampleSource
+from speedtronic.data.workers import START_METHOD, WorkerInit, shut_down_workers, starting_workers
 from speedtronic.errors import DataError, RestoreError
-from speedtronic.lifetime import end_with_parent
-
-# A worker has to be a direct child of this process for its watch on the parent to mean anything,
-# which rules out a fork server, Python's own choice from 3.14 on.
-START_METHOD = "fork" if sys.platform == "linux" else "spawn"
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-Batch = dict[str, Tensor]
 
 
 class SampleLoader:
@@ -63,7 +52,7 @@ class SampleLoader:
         self._iterator: Any = None
 
     def next_batch(self) -> Batch:
-        """The next micro batch, each tensor int64 (micro_batch_size, T); moves the position on.
+        """The next micro batch, of `micro_batch_size` samples; moves the position on.
 
         Raises:
             DataError: the source could not give a sample; the position stays, safe to call again.
@@ -113,13 +102,14 @@ class SampleLoader:
             self.close()
             self.position = state["samples"]
 
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self._dataset.source.fingerprint()
+
     def close(self) -> None:
         """End the loader's workers now; the next batch starts new ones."""
         iterator, self._iterator = self._iterator, None
-        # torch does this when the last reference goes, which a traceback can hold for long.
-        shut_down = getattr(iterator, "_shutdown_workers", None)
-        if shut_down is not None:
-            shut_down()
+        shut_down_workers(iterator)
 
     def _start(self) -> Any:
         """A torch iterator over the batches from the current position on."""
@@ -133,18 +123,13 @@ class SampleLoader:
             prefetch_factor=self._prefetch_factor if self._num_workers else None,
             pin_memory=self._pin_memory,
             collate_fn=_as_it_is,
-            worker_init_fn=_WorkerInit(os.getpid()),
+            worker_init_fn=WorkerInit(os.getpid()),
             multiprocessing_context=START_METHOD if self._num_workers else None,
             # Without its own, torch would draw the workers' seed from the global stream.
             generator=torch.Generator(),
         )
-        # A worker inherits this and lets go of it once its own handlers stand: until then it would
-        # end on Ctrl-C, or take a request to stop for the trainer's.
-        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
+        with starting_workers():
             return iter(loader)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
 
     def _identity(self) -> dict[str, int | bool]:
         return {
@@ -159,32 +144,16 @@ class _Positions(Dataset[Any]):
     """The source, addressed by position instead of index; lives in the loader's workers."""
 
     def __init__(self, source: SampleSource, order: SampleOrder) -> None:
-        self._source = source
+        self.source = source
         self._order = order
 
     def __getitems__(self, positions: list[int]) -> Batch | DataError:
-        _, indices = self._order.locate(np.array(positions))
+        epochs, indices = self._order.locate(np.array(positions))
         try:
-            samples = self._source.__getitems__(indices.tolist())
+            return self.source.batch(indices.tolist(), epochs.tolist())
         except DataError as error:
             # Handed over as a value: torch would wrap its one line into a worker's traceback.
             return error
-        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
-
-
-class _WorkerInit:
-    """What a loader worker does first: its life and its signals are its parent's affair."""
-
-    def __init__(self, training_pid: int) -> None:
-        self._training_pid = training_pid
-
-    def __call__(self, worker_id: int) -> None:
-        end_with_parent(self._training_pid)
-        # Ctrl-C reaches the whole group; the trainer finishes its step with batches from here.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # A forked worker has the trainer's handler, which would only note the wish to stop.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _as_it_is(batch: Any) -> Any:

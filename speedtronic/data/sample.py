@@ -1,7 +1,7 @@
-"""What a sample is, and what a source of samples has to offer."""
+"""What samples, batches and loaders are to the rest of the package."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -9,15 +9,64 @@ from torch import Tensor
 
 Sample = dict[str, Tensor]
 
+Batch = Any
+"""Samples put together along a new first dimension: a dict, list or tuple of tensors, or a tensor.
+Ours are dicts; what a dataset of one's own gives is between it and its model."""
+
 
 class SampleSource(Protocol):
-    """A fixed number of samples by index; the same index always gives the same sample."""
+    """A fixed number of samples by index; the same index and epoch always give the same sample."""
 
     def __len__(self) -> int:
         """Number of samples, the same for the whole run."""
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """The samples at `indices`, in that order; runs inside loader workers."""
+    def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
+        """The samples at `indices`, each for its epoch, in that order; runs in loader workers.
+
+        Sources that draw nothing give the same in every epoch.
+        """
+
+    def fingerprint(self) -> str:
+        """`xxh3_128:<hex>`: changes when the samples change, and not when their files move."""
+
+
+class BatchLoader(Protocol):
+    """Endless micro batches for the trainer, from any kind of data.
+
+    Attributes:
+        position: samples handed to the trainer so far, over all epochs.
+    """
+
+    position: int
+
+    def next_batch(self) -> Batch:
+        """The next micro batch, on the CPU; moves the position on.
+
+        Raises:
+            DataError: the data cannot give it; the position stays, safe to call again.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, for a checkpoint: numbers, and `source` where the data have a state of
+        their own, as what `torch.load(weights_only=True)` takes."""
+
+    def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
+        """Go on at a saved position.
+
+        Args:
+            state: what `state_dict` returned.
+            any_order: go on although the position counts in another order: the data were changed
+                on purpose.
+
+        Raises:
+            RestoreError: the saved position counts in another order; nothing was changed.
+        """
+
+    def fingerprint(self) -> str:
+        """`SampleSource.fingerprint` of what is loaded."""
+
+    def close(self) -> None:
+        """End worker processes now; the next batch starts new ones."""
 
 
 def as_sample(tokens: np.ndarray) -> Sample:
@@ -27,3 +76,8 @@ def as_sample(tokens: np.ndarray) -> Sample:
     """
     block = torch.from_numpy(tokens.astype(np.int64))
     return {"input_ids": block[:-1], "labels": block[1:]}
+
+
+def stack(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """Samples of equal shapes as one batch, each tensor int64 (B, T)."""
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from speedtronic.data.fingerprint import fingerprint
 from speedtronic.data.order import keys_for, mix64
-from speedtronic.data.sample import Sample, as_sample
+from speedtronic.data.sample import Batch, Sample, as_sample, stack
 from speedtronic.errors import DataError
 
 DEFAULT_NUM_TOKENS = 100_000
@@ -52,5 +53,15 @@ class SyntheticSource:
         stride = 1 + int(mix64(key)[0]) % MAX_STRIDE
         return as_sample((start + stride * np.arange(self.block_size + 1)) % self.vocab_size)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        return [self[index] for index in indices]
+    def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
+        return stack([self[index] for index in indices])
+
+    def fingerprint(self) -> str:
+        """Of the arguments, which are all there is."""
+        return fingerprint(
+            kind="synthetic",
+            num_tokens=self.num_tokens,
+            block_size=self.block_size,
+            vocab_size=self.vocab_size,
+            seed=self.seed,
+        )

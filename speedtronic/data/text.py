@@ -10,50 +10,50 @@ from typing import Any
 
 import numpy as np
 
-from speedtronic.data.sample import Sample, as_sample
+from speedtronic.data.fingerprint import describe_file, fingerprint
+from speedtronic.data.sample import Batch, Sample, as_sample, stack
 from speedtronic.errors import DataError
 
 MAX_OPEN_MAPS = 64
 INSTALLED = {"site-packages", "dist-packages"}
 
 
-def find_files(text_path: str | Sequence[str]) -> list[Path]:
-    """The files that `data.text_path` names: absolute, sorted, each once.
+def find_files(text_path: str | Sequence[str], *, key: str = "data.text_path") -> list[Path]:
+    """The files that a `text_path` names: absolute, sorted, each once.
 
     Args:
         text_path: one entry or several. An entry is a file, whatever characters its name has, or
             else a glob pattern, in which `**` stands for folders of any depth. `file://` may stand
             in front; `{stdlib}` stands for Python's standard library without installed packages;
             relative paths start at the working directory.
+        key: of the configuration, for messages.
 
     Raises:
         DataError: an entry names no file, a folder or a file that cannot be read.
     """
     entries = [text_path] if isinstance(text_path, str) else list(text_path)
     if not entries:
-        raise DataError("data.text_path: the list is empty; name a file or a pattern")
+        raise DataError(f"{key}: the list is empty; name a file or a pattern")
     found: set[Path] = set()
     for entry in entries:
         try:
-            files = _matches(entry)
+            files = _matches(entry, key)
             for file in files:
                 file.open("rb").close()
         except OSError as error:
-            raise DataError(f"data.text_path: {entry!r} cannot be read: {error}") from error
+            raise DataError(f"{key}: {entry!r} cannot be read: {error}") from error
         found.update(files)
     return sorted(found)
 
 
-def _matches(entry: str) -> list[Path]:
+def _matches(entry: str, key: str) -> list[Path]:
     stdlib = sysconfig.get_path("stdlib")
     path = Path(entry.removeprefix("file://").replace("{stdlib}", stdlib)).absolute()
     if path.is_file():
         return [path]
     if path.is_dir():
         example = f"{entry.rstrip('/')}/**/*.txt"
-        raise DataError(
-            f"data.text_path: {entry!r} is a folder; name files, for instance {example!r}"
-        )
+        raise DataError(f"{key}: {entry!r} is a folder; name files, for instance {example!r}")
     # Only what lies below the last folder that is really there is taken for a pattern: a folder
     # named br[1]x does not match its own name. Path.glob differs between versions of Python.
     folder = next(parent for parent in path.parents if parent.is_dir())
@@ -63,9 +63,7 @@ def _matches(entry: str) -> list[Path]:
     if "{stdlib}" in entry:
         files = [file for file in files if not _is_installed(file, stdlib)]
     if not files:
-        raise DataError(
-            f"data.text_path: {entry!r} matches no file (relative paths start at {Path.cwd()})"
-        )
+        raise DataError(f"{key}: {entry!r} matches no file (relative paths start at {Path.cwd()})")
     return files
 
 
@@ -84,6 +82,7 @@ class TextSource:
             file that grows later is read up to its size of now.
         block_size: T, tokens in a sample.
         num_tokens: use no more than the first `num_tokens` bytes.
+        key: of the configuration, for messages.
 
     Attributes:
         num_bytes: bytes used of the files together, and so the number of tokens.
@@ -93,7 +92,12 @@ class TextSource:
     """
 
     def __init__(
-        self, files: Sequence[Path], *, block_size: int, num_tokens: int | None = None
+        self,
+        files: Sequence[Path],
+        *,
+        block_size: int,
+        num_tokens: int | None = None,
+        key: str = "data.text_path",
     ) -> None:
         sizes = [_size_of(file) for file in files]
         # An empty file cannot be mapped, and holds nothing to read.
@@ -101,14 +105,15 @@ class TextSource:
         self._sizes = [size for size in sizes if size]
         self._starts = np.cumsum([0, *self._sizes])
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
+        self._num_tokens = num_tokens
         self.block_size = block_size
         total_bytes = sum(self._sizes)
         self.num_bytes = total_bytes if num_tokens is None else min(total_bytes, num_tokens)
         if not total_bytes:
-            raise DataError(f"data.text_path: nothing to read: all {len(sizes)} files are empty")
+            raise DataError(f"{key}: nothing to read: all {len(sizes)} files are empty")
         if len(self) < 1:
             raise DataError(
-                f"data.text_path: {self.num_bytes} bytes of text are less than the "
+                f"{key}: {self.num_bytes} bytes of text are less than the "
                 f"{block_size + 1} that one sample needs (data.block_size {block_size} + 1); "
                 "give more text or lower it"
             )
@@ -122,8 +127,13 @@ class TextSource:
         start = index * self.block_size
         return as_sample(np.frombuffer(self._read(start, self.block_size + 1), dtype=np.uint8))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        return [self[index] for index in indices]
+    def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
+        return stack([self[index] for index in indices])
+
+    def fingerprint(self) -> str:
+        """Of names without folders, sizes and contents, in order, and of the cap."""
+        files = [describe_file(file) for file in self._files]
+        return fingerprint(kind="text", files=files, num_tokens=self._num_tokens)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": OrderedDict()}

@@ -1,7 +1,7 @@
 """The optimizer, and the learning rate as a pure function of the step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,6 +74,22 @@ def _adamw(parameters: Sequence[torch.Tensor], section: "OptimizerConfig") -> to
         )
     except RuntimeError as error:
         raise ConfigError(f"optimizer.fused is {section.fused}: {error}") from error
+
+
+def inherit(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inherited: Mapping[str, Any]
+) -> None:
+    """Let a run taken up from Speedtronic 2.0 go on as it was: what it never trained is frozen, and
+    all that it trained decays, vectors too.
+
+    Args:
+        inherited: `frozen`, names of parameters; kept in every checkpoint of such a run.
+    """
+    for name in inherited["frozen"]:
+        model.get_parameter(name).requires_grad_(False)
+    decay = max(group["weight_decay"] for group in optimizer.param_groups)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = decay
 
 
 class Together(torch.optim.Optimizer):

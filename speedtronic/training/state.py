@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from speedtronic.errors import RestoreError
-from speedtronic.training.optim import Schedule
+from speedtronic.training.optim import Schedule, inherit
 from speedtronic.training.rng import capture_rng, restore_rng
 
 FORMAT_VERSION = 1
+MAX_SHOWN = 10  # lines of a message
 
 
 class Batches(Protocol):
@@ -57,6 +58,7 @@ class TrainState:
         self.loss: float | None = None
         self.val_loss: float | None = None
         self._validated_at: int | None = None
+        self._inherited: dict[str, Any] = {}  # of a run of the older package
         # The random state waits here until the first step, so that nothing done between a restore
         # (or the build of a fresh run) and training can draw from it.
         self._waiting_rng: dict[str, Any] | None = capture_rng(device)
@@ -83,7 +85,7 @@ class TrainState:
             "format_version": FORMAT_VERSION,
             "model": self.model.state_dict(),
             "modes": {name: module.training for name, module in self.model.named_modules()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": {**self.optimizer.state_dict(), **self._inherited},
             "scheduler": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "step": self.step,
@@ -135,6 +137,9 @@ class TrainState:
             raise RestoreError(f"the optimizer's state does not fit: {error}") from error
         for group, settings in zip(self.optimizer.param_groups, configured, strict=True):
             group.update(settings)
+        if "inherited" in saved:
+            self._inherited = {"inherited": saved["inherited"]}
+            inherit(self.model, self.optimizer, saved["inherited"])
 
     def _load_model(self, state: dict[str, Any]) -> None:
         load_weights(self.model, state["model"])
@@ -149,25 +154,37 @@ def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Copy parameters and buffers into the model, every one and no other.
 
     Raises:
-        RestoreError: names the parameters that are missing, unknown or of another shape; nothing
-            was copied.
+        RestoreError: as `refuse_unfit`; nothing was copied.
+    """
+    refuse_unfit(model, weights)
+    model.load_state_dict(weights)
+
+
+def refuse_unfit(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Look whether the weights are those of the model, by name and shape.
+
+    Raises:
+        RestoreError: names the parameters that are missing, unknown or of another shape.
     """
     own = model.state_dict()
-    lines = [f"{name}: missing, the model has {_shape(own[name])}" for name in own.keys() - weights]
-    lines += [
-        f"{name}: not in the model, stored {_shape(weights[name])}" for name in weights.keys() - own
-    ]
-    lines += [
+    both = [name for name in own if name in weights]
+    lines = [
         f"{name}: stored {_shape(weights[name])}, the model has {_shape(own[name])}"
-        for name in own.keys() & weights
+        for name in both
         if _shape(own[name]) != _shape(weights[name])
     ]
+    lines += [
+        f"{name}: missing, the model has {_shape(own[name])}" for name in own if name not in weights
+    ]
+    lines += [
+        f"{name}: not in the model, stored {_shape(weights[name])}"
+        for name in weights
+        if name not in own
+    ]
     if lines:
-        shown = sorted(lines)[:10] + (
-            [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
-        )
-        raise RestoreError("the weights do not fit the model:\n  " + "\n  ".join(shown))
-    model.load_state_dict(weights)
+        rest = [f"... and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
+        shown = "\n  ".join(lines[:MAX_SHOWN] + rest)
+        raise RestoreError(f"the weights do not fit the model:\n  {shown}")
 
 
 def _shape(value: Any) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from speedtronic.data import SampleLoader, SampleOrder, TextSource
 from speedtronic.data.loader import _Positions
-from speedtronic.data.sample import Sample, as_sample
+from speedtronic.data.sample import Batch, as_sample, stack
 from speedtronic.errors import DataError, RestoreError
 from tests.waiting import Processes, wait_until
 
@@ -34,10 +34,14 @@ class Numbers:
     def __len__(self) -> int:
         return NUM_SAMPLES
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
         if self.broken in indices:
             raise self.error(f"text cannot be read: sample {self.broken}")
-        return [as_sample(np.full(4, index)) for index in indices]
+        assert len(epochs) == len(indices)
+        return stack([as_sample(np.full(4, index)) for index in indices])
+
+    def fingerprint(self) -> str:
+        return "of numbers"
 
 
 Make = Callable[..., SampleLoader]
@@ -169,6 +173,16 @@ def test_another_order_is_refused(
     with pytest.raises(RestoreError, match=message):
         other.load_state_dict(saved.state_dict())
     assert other.position == 0
+
+
+def test_another_order_is_taken_where_it_was_changed_on_purpose(make_loader: Make) -> None:
+    saved = make_loader()
+    take(saved, 24)
+    other = make_loader(seed=1, num_samples=10)
+    other.load_state_dict(saved.state_dict(), any_order=True)
+    assert other.state_dict()["epoch"] == 2
+    assert take(other, 8) == expected(other._order, 24, 32)
+    assert other.fingerprint() == "of numbers"
 
 
 @WORKERS

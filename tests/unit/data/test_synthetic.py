@@ -14,8 +14,8 @@ def make_source(**changes: int | None) -> SyntheticSource:
 def test_samples_are_shifted_int64_within_the_vocabulary() -> None:
     source = make_source()
     assert len(source) == 62
-    for sample in source.__getitems__(range(len(source))):
-        inputs, labels = sample["input_ids"], sample["labels"]
+    for index in range(len(source)):
+        inputs, labels = source[index]["input_ids"], source[index]["labels"]
         assert inputs.dtype == labels.dtype == torch.int64
         assert inputs.shape == labels.shape == (16,)
         assert torch.equal(inputs[1:], labels[:-1])
@@ -65,8 +65,7 @@ def test_the_loss_falls() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for step in range(40):
-        samples = source.__getitems__(range(step * 8, step * 8 + 8))
-        batch = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+        batch = source.batch(range(step * 8, step * 8 + 8), [0] * 8)
         loss = model(**batch)["loss"]
         optimizer.zero_grad()
         loss.backward()

@@ -162,8 +162,12 @@ class TestTextSource:
 
     def test_several_at_once_come_in_the_order_asked(self, tmp_path: Path) -> None:
         source = TextSource([write(tmp_path / "a", bytes(range(21)))], block_size=5)
-        batch = source.__getitems__([3, 0, 3])
-        assert [int(sample["input_ids"][0]) for sample in batch] == [15, 0, 15]
+        batch = source.batch([3, 0, 3], [0, 0, 1])
+        assert batch["input_ids"][:, 0].tolist() == [15, 0, 15]
+        assert {name: tuple(x.shape) for name, x in batch.items()} == {
+            "input_ids": (3, 5),
+            "labels": (3, 5),
+        }
 
     @pytest.mark.parametrize(
         ("num_tokens", "num_bytes", "length"),

@@ -1,0 +1,258 @@
+"""The hooks that a configuration names: what else is told of events while a run trains.
+
+A hook has `on_event(event, payload)` and hears, in the training thread and in this order,
+
+    run_started       step, run_id (None before the first save), config (secrets blanked)
+    train_step        step, loss, lr, samples, tokens, tokens_per_s
+    validation        step, val_loss
+    checkpoint_saved  the fields of the pointer
+    run_ended         step
+
+A process that is killed sends no `run_ended`. What is logged of steps after the last checkpoint is
+then logged again by the resumed run, to the bit, and each built-in hook keeps one of the two.
+"""
+
+import difflib
+import importlib.util
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import ConfigError
+from speedtronic.imports import call_factory
+from speedtronic.training.metrics import Hook, JsonLines, read_events
+from speedtronic.training.precision import resolve_device
+from speedtronic.training.rng import capture_rng, restore_rng
+
+SCALARS = ("loss", "lr", "tokens_per_s", "val_loss")
+
+logger = logging.getLogger(__name__)
+
+
+def build_hooks(config: SpeedtronicConfig, output_dir: Path) -> list[Hook]:
+    """What `logging.hooks` names, each so wrapped that it can neither stop nor alter training.
+
+    Nothing is written before the first event.
+
+    Args:
+        config: of the run; `run.device` says which random states are kept.
+        output_dir: where hooks write; it need not exist yet.
+
+    Raises:
+        ConfigError: an unknown name, a package that is not installed, or a factory that does not
+            import, raises or returns something without `on_event`.
+    """
+    device = resolve_device(config.run.device)
+    hooks: list[Hook] = []
+    for name in dict.fromkeys(config.logging.hooks):
+        state = capture_rng(device)
+        hook = _build(name, config, output_dir)
+        restore_rng(state, device)
+        hooks.append(_Guarded(name, hook, device))
+    return hooks
+
+
+def _build(name: str, config: SpeedtronicConfig, output_dir: Path) -> Hook:
+    if re.fullmatch(r"[\w.]+:[\w.]+", name):
+        hook: Hook = call_factory("logging.hooks", name, config, output_dir)
+        if not callable(getattr(hook, "on_event", None)):
+            raise ConfigError(
+                f"logging.hooks names {name!r}, which returned a {type(hook).__name__}; expected "
+                "an object with on_event(event, payload)"
+            )
+        return hook
+    if name not in _BUILT_IN:
+        near = difflib.get_close_matches(name, _BUILT_IN, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"logging.hooks names {name!r}, which is no hook; {hint}allowed are "
+            f"{', '.join(_BUILT_IN)} and package.module:factory"
+        )
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(
+            f"logging.hooks names {name!r}, which is not installed; "
+            f"pip install 'speedtronic-flows[{name}]'"
+        )
+    return _BUILT_IN[name](output_dir)
+
+
+class _Guarded:
+    """A hook that is left out once it has raised, and that draws no random number from training."""
+
+    def __init__(self, name: str, hook: Hook, device: torch.device) -> None:
+        self._name = name
+        self._hook: Hook | None = hook
+        self._device = device
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        if self._hook is None:
+            return
+        state = capture_rng(self._device)
+        try:
+            self._hook.on_event(event, dict(payload))
+        except Exception as error:
+            logger.debug("hook %s", self._name, exc_info=True)
+            logger.warning(
+                "hook %s failed on %s and is left out from here on; training goes on: %s: %s",
+                self._name,
+                event,
+                type(error).__name__,
+                error,
+            )
+            self._hook = None
+        finally:
+            restore_rng(state, self._device)
+
+
+class TensorBoard:
+    """Scalars for TensorBoard in `<output_dir>/tensorboard`.
+
+    A resumed run opens a further file that begins with the mark by which TensorBoard drops what
+    was logged after the checkpoint. Each scalar reaches the kernel before the call returns, so a
+    killed process loses none; after a power failure the last ones may be missing.
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        self._folder = output_dir / "tensorboard"
+        self._step = 0
+        self._writer: Any = None
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        """Write scalars; the first ones open the file, so a run that trains nothing leaves none."""
+        if event == "run_started":
+            self._step = payload["step"]
+        elif event in ("train_step", "validation"):
+            self._writer = self._writer or self._open()
+            for name, value in _scalars(payload).items():
+                self._writer.add_scalar(name, value, payload["step"])
+            self._writer.flush()
+        elif event == "run_ended" and self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter  # half a second to import
+
+        # Files are read in the order of their names, which begin with the second they were made.
+        made = [name.name.split(".")[3] for name in self._folder.glob("events.out.tfevents.*")]
+        if str(int(time.time())) in made:
+            time.sleep(1)
+        return SummaryWriter(log_dir=str(self._folder), purge_step=self._step + 1)
+
+
+class WandbOffline:
+    """Weights & Biases without a network, in `<output_dir>/wandb`; `wandb sync` uploads it.
+
+    One id for the whole run; each process that trains writes a segment, `offline-run-*-<id>`. A
+    segment can be neither rewound nor read back, and what of it is on disk is known only once it
+    is finished: a killed process takes the last seconds with it. So that each step is in exactly
+    one segment, wherever the process was killed:
+
+    - `wandb-rows.jsonl` holds every row, rewound like the metrics file when a run resumes;
+    - `wandb-run.json` holds the id, the highest step in finished segments, and the name of the
+      open segment. It is written after the segment is opened, and again after it is finished.
+    - A start that finds a segment still open moves it to `wandb/unfinished` and logs its rows up
+      to the checkpoint again, from the file. Those after it come again from training.
+    - Steps in finished segments are not logged again. That loses nothing, for a resumed run
+      repeats them to the bit.
+
+    A run that starts at step 0 has nothing to go on with, and gets a new id.
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        self._folder = output_dir
+        self._record_path = output_dir / "wandb-run.json"
+        self._started: dict[str, Any] = {}
+        self._record: dict[str, Any] = {}
+        self._rows: JsonLines | None = None
+        self._run: Any = None
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        """Log rows; the first one opens the segment, so a run that trains nothing leaves none."""
+        if event == "run_started":
+            self._started = payload
+        elif event in ("train_step", "validation"):
+            if self._run is None:
+                self._open()
+            assert self._rows is not None
+            row = {"step": payload["step"], "values": _scalars(payload)}
+            self._rows.on_event("row", row)
+            self._log(row)
+        elif event == "checkpoint_saved" and self._rows:
+            self._rows.flush()
+        elif event == "run_ended" and self._run:
+            self._close(payload["step"])
+
+    def _log(self, row: dict[str, Any]) -> None:
+        if row["step"] > self._record["finished_step"]:
+            self._run.log(row["values"], step=row["step"])
+
+    def _open(self) -> None:
+        import wandb  # over half a second to import
+
+        step, config = self._started["step"], self._started["config"]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        before = json.loads(self._record_path.read_text()) if self._record_path.exists() else {}
+        self._set_aside(before.get("open_segment"))
+        # Of the operating system's randomness: the seeded generators would give every run one id.
+        fresh: dict[str, Any] = {"id": secrets.token_hex(4), "finished_step": 0}
+        self._record = before if before and step > 0 else fresh
+        path = self._folder / "wandb-rows.jsonl"
+        self._rows = JsonLines(path)
+        self._rows.rewind(step)
+        if f"-{os.getpid()}-" not in os.environ.get("WANDB_SERVICE", ""):
+            # A service inherited from the parent would hold the id of a killed process as in use.
+            os.environ.pop("WANDB_SERVICE", None)
+        self._run = wandb.init(
+            project="speedtronic",
+            name=config["run"]["name"],
+            id=self._record["id"],
+            config=config,
+            dir=str(self._folder),
+            mode="offline",
+            resume="allow",
+            reinit="create_new",  # leaves alone a run that the caller's own code may have open
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self._write_record(open_segment=Path(self._run.dir).parent.name)
+        for row in read_events(path, "row"):
+            self._log(row)
+
+    def _close(self, step: int) -> None:
+        assert self._rows is not None
+        self._run.finish()
+        finished = max(step, self._record["finished_step"])
+        self._write_record(open_segment=None, finished_step=finished)
+        self._rows.close()
+        self._run = self._rows = None
+
+    def _set_aside(self, segment: str | None) -> None:
+        folder = self._folder / "wandb"
+        if segment and (folder / segment).exists():
+            (folder / "unfinished").mkdir(exist_ok=True)
+            (folder / segment).rename(folder / "unfinished" / segment)
+
+    def _write_record(self, **changes: Any) -> None:
+        self._record = {**self._record, **changes}
+        temporary = self._record_path.with_suffix(".json.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(self._record, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._record_path)
+
+
+def _scalars(payload: dict[str, Any]) -> dict[str, float]:
+    return {name: payload[name] for name in SCALARS if payload.get(name) is not None}
+
+
+_BUILT_IN: dict[str, Callable[[Path], Hook]] = {"tensorboard": TensorBoard, "wandb": WandbOffline}

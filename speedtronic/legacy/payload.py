@@ -1,0 +1,249 @@
+"""The state dict in a checkpoint of Speedtronic 2.0, read without running code, as today's."""
+
+import _codecs
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import ConfigError, CorruptError, RestoreError
+from speedtronic.legacy.config import translate
+from speedtronic.training.state import TrainState, refuse_unfit
+
+State = dict[str, Any]
+
+# What NumPy's random state is pickled with, by NumPy 1 and 2; none of it runs code of a file's.
+_RECONSTRUCT = np.zeros(0).__reduce__()[0]
+_NUMPY: list[Any] = [
+    (_RECONSTRUCT, "numpy.core.multiarray._reconstruct"),
+    (_RECONSTRUCT, "numpy._core.multiarray._reconstruct"),
+    np.ndarray,
+    np.dtype,
+    np.dtypes.UInt32DType,
+    _codecs.encode,
+]
+
+_KEYS = {"model", "optimizer", "scheduler", "step", "samples", "tokens", "rng"}
+
+# The reference model's modules, part by part of their names.
+_RENAMED = {
+    "wte": "embedding",
+    "h": "blocks",
+    "ln1": "attention_norm",
+    "attn": "attention",
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "out_proj": "out",
+    "ln2": "mlp_norm",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "ln_f": "norm",
+    "lm_head": "head",
+}
+
+# 2.0 took a linear layer for one of the ends of a model by these parts of its name.
+_ENDS = {
+    "embed",
+    "embedding",
+    "wte",
+    "wpe",
+    "lm_head",
+    "classifier",
+    "output",
+    "output_proj",
+    "score",
+    "score_proj",
+    "head",
+}
+
+# Where samples come from; 2.0 read none of these sources as they are read today.
+_SOURCE = ("text_path", "tokenizer", "dataset", "dataset_args", "synthetic", "num_tokens")
+
+
+def read(data: bytes) -> State:
+    """The state dict in a payload's bytes, its tensors on the CPU. Nothing in it is executed.
+
+    Raises:
+        CorruptError: it does not load, needs code to load, or is not a checkpoint.
+    """
+    try:
+        with torch.serialization.safe_globals(_NUMPY):
+            state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a dozen kinds for damaged files
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptError(f"payload does not load: {reason}") from None
+    if not isinstance(state, dict) or (missing := _KEYS - state.keys()):
+        lacks = f", it lacks {', '.join(sorted(missing))}" if isinstance(state, dict) else ""
+        raise CorruptError(f"payload is not a checkpoint{lacks}")
+    return state
+
+
+def weights(state: State) -> State:
+    """The model's state under today's names; that of a model of one's own stays as it is."""
+    model: State = state["model"]
+    if not any(name.startswith("transformer.h.") for name in model):
+        return model
+    return {_rename(name): value for name, value in model.items()}
+
+
+def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
+    """What a checkpoint of today holds of the same moment of the same run.
+
+    The optimizer's state says under `inherited` what 2.0's optimizer did not hold, and so never
+    trained; see `speedtronic.training.optim.inherit`.
+
+    Args:
+        old: what `read` returned.
+        live: freshly built for `config`; gives what 2.0 did not store. Its position is moved.
+        config: of today, for this run.
+
+    Raises:
+        RestoreError: the run cannot go on as it was in what `live` is.
+    """
+    model = weights(old)
+    refuse_unfit(live.model, model)
+    _refuse_other_optimizers(old, config)
+    today = live.state_dict()
+    optimizer = _optimizer(old["optimizer"], live)
+    horizon = _horizon(old, today["scheduler"]["max_steps"])
+    base_lrs = old["scheduler"]["base_lrs"][:1] * len(optimizer["param_groups"])
+    schedule = {"last_epoch": old["scheduler"]["last_epoch"], "base_lrs": base_lrs}
+    live.batches.load_state_dict({"samples": int(old["samples"])}, any_order=True)
+    return {
+        **today,
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": {**today["scheduler"], **schedule, "max_steps": horizon},
+        "scaler": old.get("scaler") or today["scaler"],
+        "step": int(old["step"]),
+        "samples": int(old["samples"]),
+        "tokens": int(old["tokens"]),
+        "data": live.batches.state_dict(),
+        "rng": _rng(old["rng"], today["rng"]),
+        "config": _config(old.get("config"), config, horizon),
+        "precision": {"mode": (old.get("precision") or {}).get("mode", config.precision.mode)},
+    }
+
+
+def trained_by_adamw(model: nn.Module) -> list[str]:
+    """The parameters that 2.0.0 gave to `optimizer.name: adamw`, in its order.
+
+    It sorted them for Muon first, and left Muon's share, the matrices of hidden linear layers, to
+    no optimizer at all; unless nothing else was there.
+    """
+    trainable = [name for name, x in model.named_parameters() if x.requires_grad]
+    return [name for name in trainable if not _is_hidden_matrix(model, name)] or trainable
+
+
+def _is_hidden_matrix(model: nn.Module, name: str) -> bool:
+    path, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(path)
+    matrix = model.get_parameter(name).dim() == 2 and not leaf.endswith("bias")
+    if role := getattr(owner, "_speedtronic_optimizer_role", None):
+        return matrix and role == "muon"
+    kind = type(owner).__name__.lower()
+    at_an_end = "embedding" in kind or "norm" in kind or _ENDS & set(name.lower().split("."))
+    return matrix and isinstance(owner, nn.Linear) and not at_an_end
+
+
+def _refuse_other_optimizers(old: State, config: SpeedtronicConfig) -> None:
+    groups = old["optimizer"]["param_groups"]
+    section = (old.get("config") or {}).get("optimizer") or {}
+    kind = "muon" if any(group.get("algorithm") for group in groups) else "adamw"
+    if section.get("cautious"):
+        kind = f"cautious {kind}"
+    if kind != "adamw":
+        raise RestoreError(
+            f"the run was trained with 2.0's {kind}, which nothing here computes; begin a run with "
+            "its weights by --init-from: see docs/migration.md"
+        )
+    if config.optimizer.name != "adamw" or len(groups) != 1:
+        raise RestoreError(
+            f"the run was trained with {len(groups)} group(s) of adamw; expected one, and "
+            f"optimizer.name to be 'adamw', not {config.optimizer.name!r}"
+        )
+
+
+def _rename(name: str) -> str:
+    parts = name.removeprefix("transformer.").split(".")
+    return ".".join(_RENAMED.get(part, part) for part in parts)
+
+
+def _optimizer(old: State, live: TrainState) -> State:
+    """The optimizer's state, by parameter, in the groups of the live one; 2.0 had one group."""
+    [group] = old["param_groups"]
+    held = trained_by_adamw(live.model)
+    if len(held) != len(group["params"]):
+        raise RestoreError(
+            f"the optimizer of 2.0 held {len(group['params'])} parameters, expected {len(held)}"
+        )
+    by_name = {
+        name: old["state"][index]
+        for name, index in zip(held, group["params"], strict=True)
+        if index in old["state"]
+    }
+    names = {id(x): name for name, x in live.model.named_parameters()}
+    today = live.optimizer.state_dict()
+    state = {
+        index: by_name[names[id(x)]]
+        for live_group, packed in zip(
+            live.optimizer.param_groups, today["param_groups"], strict=True
+        )
+        for x, index in zip(live_group["params"], packed["params"], strict=True)
+        if names[id(x)] in by_name
+    }
+    frozen = [name for name in names.values() if name not in held]
+    return {**today, "state": state, "inherited": {"frozen": frozen}}
+
+
+def _rng(old: State, today: State) -> State:
+    """Random states as today's `capture_rng` gives them."""
+    version, words, gauss = old["python"]
+    rng = {
+        **today,
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "torch": old["torch"],
+    }
+    if old.get("numpy") is not None:  # it was not installed
+        name, words, position, has_gauss, cached = old["numpy"]
+        rng["numpy"] = {
+            "name": str(name),
+            "words": torch.from_numpy(np.asarray(words).astype(np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "gauss": float(cached),
+        }
+    if old.get("cuda"):
+        rng["cuda"] = old["cuda"]
+    return rng
+
+
+def _horizon(old: State, today: int) -> int:
+    stored = old.get("config")
+    return stored["scheduler"]["max_steps"] if isinstance(stored, Mapping) else today
+
+
+def _config(old: Any, config: SpeedtronicConfig, horizon: int) -> State:
+    """What 2.0 stored, in today's form; what it says of sources and of models of one's own counts
+    as it is now, for 2.0 meant something else by it."""
+    if not isinstance(old, Mapping):
+        return config.to_dict(redact_secrets=True)
+    now = config.to_dict()
+    data = {key: value for key, value in old["data"].items() if key not in _SOURCE}
+    values, _ = translate({**old, "data": data})
+    values["data"] |= {key: now["data"][key] for key in _SOURCE}
+    values["scheduler"]["max_steps"] = horizon
+    if not config.model.is_reference:
+        values["model"] = now["model"]
+    try:
+        return SpeedtronicConfig.from_dict(values).to_dict(redact_secrets=True)
+    except ConfigError as error:
+        raise RestoreError(
+            f"the stored configuration of 2.0 does not hold today: {error}"
+        ) from None

@@ -1,0 +1,126 @@
+"""One writer per run, with real processes: who is refused, and when the lock is free again."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from speedtronic.checkpoint import RunLock
+from speedtronic.checkpoint.lock import holder
+from speedtronic.errors import OutputDirError, RunLockedError
+from tests.waiting import Processes
+
+HOLDER = """
+import os, signal, subprocess, sys
+from speedtronic.checkpoint import RunLock
+held = RunLock(sys.argv[1])
+held.acquire()
+{then}
+print(child, flush=True)
+signal.pause()
+"""
+
+CHILDREN = {
+    "none": "child = 0",
+    "forked": """
+child = os.fork()
+if child == 0:
+    signal.pause()
+""",
+    "forked after the lock was given up and taken again": """
+held.release()
+held.acquire()
+child = os.fork()
+if child == 0:
+    signal.pause()
+""",
+    "executed with all descriptors": """
+waiting = [sys.executable, "-c", "import signal; signal.pause()"]
+child = subprocess.Popen(waiting, close_fds=False).pid
+""",
+}
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_is_refused_at_once_while_held_and_free_when_the_holder_is_killed(
+    tmp_path: Path, child: str
+) -> None:
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    script = HOLDER.format(then=CHILDREN[child])
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child_pid = int(process.stdout.readline())
+    try:
+        with pytest.raises(RunLockedError) as refused:
+            RunLock(str(root)).acquire()
+        assert f"pid {process.pid} on {socket.gethostname()}" in str(refused.value)
+        assert str(root) in str(refused.value)
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        lock = RunLock(str(root))
+        lock.acquire()
+        lock.release()
+        if child_pid:
+            with Processes([child_pid]) as children:
+                assert children.num_running() == 1
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        if child_pid:
+            os.kill(child_pid, signal.SIGKILL)
+
+
+def test_a_second_lock_in_the_same_process_is_refused_until_release(tmp_path: Path) -> None:
+    first, second = RunLock(str(tmp_path)), RunLock(str(tmp_path))
+    first.acquire()
+    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} "):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_the_file_names_its_holder_and_stays(tmp_path: Path) -> None:
+    lock = RunLock(str(tmp_path))
+    lock.acquire()
+    record = json.loads((tmp_path / ".lock").read_text())
+    assert (record["pid"], record["host"]) == (os.getpid(), socket.gethostname())
+    assert holder(tmp_path) == record
+    lock.release()
+    assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"7"])
+def test_a_file_of_any_content_neither_blocks_nor_breaks(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".lock").write_bytes(content)
+    assert holder(tmp_path) == {}
+    lock = RunLock(str(tmp_path))
+    lock.acquire()
+    lock.release()
+    assert holder(tmp_path)["pid"] == os.getpid()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".lock").symlink_to(outside)
+    with pytest.raises(OutputDirError, match=r"checkpoints/\.lock"):
+        RunLock(str(tmp_path / "checkpoints")).acquire()
+    assert outside.read_text() == "precious"
+
+
+def test_a_directory_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputDirError, match=r"file/\.lock"):
+        RunLock(str(tmp_path / "file")).acquire()

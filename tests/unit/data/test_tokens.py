@@ -1,0 +1,151 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from speedtronic import SpeedtronicConfig
+from speedtronic.data.build import build_source
+from speedtronic.data.tokens import TokenSource, load_tokenizer
+from speedtronic.errors import ConfigError, DataError
+from tests.own_parts import code_points, words
+
+
+class Encoding:
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+
+def write(tmp_path: Path, *texts: str) -> list[Path]:
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number}.txt")
+        files[-1].write_text(text, encoding="utf-8", newline="")
+    return files
+
+
+def make_source(files: list[Path], encode: Any = code_points, **changes: Any) -> TokenSource:
+    return TokenSource(files, encode, **{"vocab_size": 300, "block_size": 3, **changes})
+
+
+def test_samples_are_the_tokens_of_all_files(tmp_path: Path) -> None:
+    source = make_source(write(tmp_path, "abcd", "", "é\r\ngh"))
+    assert source.tokens.tolist() == [97, 98, 99, 100, 233, 13, 10, 103, 104]
+    assert source.tokens.dtype == np.uint32
+    assert len(source) == 2
+    batch = source.batch([1, 0], [0, 0])
+    assert batch["input_ids"].tolist() == [[100, 233, 13], [97, 98, 99]]
+    assert batch["labels"].tolist() == [[233, 13, 10], [98, 99, 100]]
+    assert batch["labels"].dtype == torch.int64
+    with pytest.raises(IndexError):
+        source[2]
+    assert len(pickle.loads(pickle.dumps(make_source(source._files, words.encode, block_size=1))))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1, 2, 3, 4],
+        (1, 2, 3, 4),
+        np.array([1, 2, 3, 4], dtype=np.int16),
+        torch.tensor([1, 2, 3, 4]),
+        Encoding([1, 2, 3, 4]),
+    ],
+)
+def test_ids_in_any_form(tmp_path: Path, ids: Any) -> None:
+    source = make_source(write(tmp_path, "x"), lambda text: ids)
+    assert source.tokens.tolist() == [1, 2, 3, 4]
+
+
+def test_num_tokens_caps_and_reads_no_further(tmp_path: Path) -> None:
+    files = write(tmp_path, "abcd", "abcd")
+    source = make_source([*files, tmp_path / "absent"], num_tokens=6)
+    assert source.tokens.tolist() == [97, 98, 99, 100, 97, 98]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 300, 2], r"data\.tokenizer gave the id 300 for .*0\.txt; model\.vocab_size is 300"),
+        ([1, -1, 2], r"gave the id -1 for"),
+        ([1.5], r"gave a list for .*0\.txt, expected a flat list"),
+        ([[1, 2]], "gave a list"),
+        ([[1], [2, 3]], "gave a list"),
+        ("abc", "gave a str"),
+        (None, "gave a NoneType"),
+        ({"input_ids": [1]}, "gave a dict"),
+    ],
+)
+def test_bad_ids_are_refused_in_one_line(tmp_path: Path, ids: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        make_source(write(tmp_path, "x"), lambda text: ids)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_not_utf8_is_refused_with_file_and_offset(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes("ab é".encode() + b"\xff")
+    with pytest.raises(DataError, match=r"text is not UTF-8: .*bad: byte 5: invalid start byte"):
+        make_source([tmp_path / "bad"])
+
+
+def test_what_fails_is_named(tmp_path: Path) -> None:
+    def failing(text: str) -> list[int]:
+        raise KeyError("ab")
+
+    with pytest.raises(DataError, match=r"data\.tokenizer failed on .*0\.txt: KeyError: 'ab'"):
+        make_source(write(tmp_path, "x"), failing)
+    with pytest.raises(DataError, match=r"text cannot be read: .*absent"):
+        make_source([tmp_path / "absent"])
+    with pytest.raises(DataError, match=r"data\.text_path: 2 tokens of text are less than the 4"):
+        make_source(write(tmp_path, "ab"))
+
+
+def test_fingerprint_is_of_files_cap_and_tokens(tmp_path: Path) -> None:
+    files = write(tmp_path, "ab cd ef gh")
+    prints = {
+        make_source(files).fingerprint(),
+        make_source(files, num_tokens=6).fingerprint(),
+        make_source(files, words.encode).fingerprint(),
+    }
+    assert len(prints) == 3
+    assert make_source(files).fingerprint() in prints
+    write(tmp_path, "ab cd ef gi")
+    assert make_source(files, words.encode).fingerprint() not in prints  # the same tokens
+
+
+def test_tokenizers_by_name() -> None:
+    assert load_tokenizer("tests.own_parts:words")("ab c") == [2, 1]
+    assert load_tokenizer("tests.own_parts:code_points")("ab").tolist() == [97, 98]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tests.own_parts:Words", r"data\.tokenizer is 'tests\.own_parts:Words': a class, expec"),
+        ("tests.own_parts:NUM_TOKENS", "a int, expected an object with encode"),
+        ("tests.own_parts:absent", "data.tokenizer is .*absent"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_tokenizer(name)
+
+
+def test_a_small_vocabulary_will_do_in_a_configuration(tmp_path: Path) -> None:
+    write(tmp_path, "a bc def g hi jk l m nop")
+    config = SpeedtronicConfig.from_dict(
+        {
+            "model": {"vocab_size": 4},
+            "data": {
+                "text_path": f"{tmp_path}/*.txt",
+                "tokenizer": "tests.own_parts:words",
+                "block_size": 4,
+                "num_tokens": 5,
+            },
+        }
+    )
+    source = build_source(config)
+    assert isinstance(source, TokenSource)
+    assert source[0]["labels"].tolist() == [2, 3, 1, 2]
