@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import yaml
 
@@ -32,7 +31,7 @@ def parse_yaml(text: str) -> object:
 
 
 def _read(source: str) -> str:
-    path = unquote(source.removeprefix("file://")) if source.startswith("file://") else source
+    path = source.removeprefix("file://")  # taken literally, as everywhere: `%20` is no space
     if "://" in path:
         raise ConfigError(f"{redact(source)}: is not on this machine; copy it to a local file")
     try:

@@ -41,11 +41,7 @@ logger = logging.getLogger(__name__)
 def build_hooks(config: SpeedtronicConfig, output_dir: Path) -> list[Hook]:
     """What `logging.hooks` names, each so wrapped that it can neither stop nor alter training.
 
-    Nothing is written before the first event.
-
-    Args:
-        config: of the run; `run.device` says which random states are kept.
-        output_dir: where hooks write; it need not exist yet.
+    They write below `output_dir`, which need not exist yet, and nothing before the first event.
 
     Raises:
         ConfigError: an unknown name, a package that is not installed, or a factory that does not
@@ -143,7 +139,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter  # half a second to import
 
         # Files are read in the order of their names, which begin with the second they were made.
-        made = [name.name.split(".")[3] for name in self._folder.glob("events.out.tfevents.*")]
+        made = [file.name.split(".")[3] for file in self._folder.glob("events.out.tfevents.*")]
         if str(int(time.time())) in made:
             time.sleep(1)
         return SummaryWriter(log_dir=str(self._folder), purge_step=self._step + 1)
@@ -152,20 +148,17 @@ class TensorBoard:
 class WandbOffline:
     """Weights & Biases without a network, in `<output_dir>/wandb`; `wandb sync` uploads it.
 
-    One id for the whole run; each process that trains writes a segment, `offline-run-*-<id>`. A
-    segment can be neither rewound nor read back, and what of it is on disk is known only once it
-    is finished: a killed process takes the last seconds with it. So that each step is in exactly
-    one segment, wherever the process was killed:
+    One id for the whole run; each process that trains writes a segment, `offline-run-*-<id>`. It
+    can be neither rewound nor read back, and a killed process takes the last seconds of it along.
+    So that each step is in exactly one segment, wherever the process was killed:
 
     - `wandb-rows.jsonl` holds every row, rewound like the metrics file when a run resumes;
     - `wandb-run.json` holds the id, the highest step in finished segments, and the name of the
       open segment. It is written after the segment is opened, and again after it is finished.
     - A start that finds a segment still open moves it to `wandb/unfinished` and logs its rows up
       to the checkpoint again, from the file. Those after it come again from training.
-    - Steps in finished segments are not logged again. That loses nothing, for a resumed run
-      repeats them to the bit.
-
-    A run that starts at step 0 has nothing to go on with, and gets a new id.
+    - Steps in finished segments are not logged again, which loses nothing: a resumed run repeats
+      them to the bit. A run that starts at step 0 has nothing to go on with, and gets a new id.
     """
 
     def __init__(self, output_dir: Path) -> None:
@@ -177,9 +170,11 @@ class WandbOffline:
         self._run: Any = None
 
     def on_event(self, event: str, payload: dict[str, Any]) -> None:
-        """Log rows; the first one opens the segment, so a run that trains nothing leaves none."""
+        """Log rows; the first one opens a segment, so a run that trains nothing leaves none."""
         if event == "run_started":
             self._started = payload
+            if self._read_record().get("open_segment"):
+                self._open()  # what a killed process took along may be missing even if none follow
         elif event in ("train_step", "validation"):
             if self._run is None:
                 self._open()
@@ -200,18 +195,17 @@ class WandbOffline:
         import wandb  # over half a second to import
 
         step, config = self._started["step"], self._started["config"]
+        rows = self._folder / "wandb-rows.jsonl"
         self._folder.mkdir(parents=True, exist_ok=True)
-        before = json.loads(self._record_path.read_text()) if self._record_path.exists() else {}
+        before = self._read_record()
         self._set_aside(before.get("open_segment"))
         # Of the operating system's randomness: the seeded generators would give every run one id.
         fresh: dict[str, Any] = {"id": secrets.token_hex(4), "finished_step": 0}
         self._record = before if before and step > 0 else fresh
-        path = self._folder / "wandb-rows.jsonl"
-        self._rows = JsonLines(path)
+        self._rows = JsonLines(rows)
         self._rows.rewind(step)
         if f"-{os.getpid()}-" not in os.environ.get("WANDB_SERVICE", ""):
-            # A service inherited from the parent would hold the id of a killed process as in use.
-            os.environ.pop("WANDB_SERVICE", None)
+            os.environ.pop("WANDB_SERVICE", None)  # a parent's still holds a killed process's id
         self._run = wandb.init(
             project="speedtronic",
             name=config["run"]["name"],
@@ -224,7 +218,7 @@ class WandbOffline:
             settings=wandb.Settings(console="off", silent=True),
         )
         self._write_record(open_segment=Path(self._run.dir).parent.name)
-        for row in read_events(path, "row"):
+        for row in read_events(rows, "row"):
             self._log(row)
 
     def _close(self, step: int) -> None:
@@ -240,6 +234,10 @@ class WandbOffline:
         if segment and (folder / segment).exists():
             (folder / "unfinished").mkdir(exist_ok=True)
             (folder / segment).rename(folder / "unfinished" / segment)
+
+    def _read_record(self) -> dict[str, Any]:
+        path = self._record_path
+        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
     def _write_record(self, **changes: Any) -> None:
         self._record = {**self._record, **changes}

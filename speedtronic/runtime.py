@@ -1,33 +1,21 @@
 """The composition root: from a configuration to objects that train, and from there to a result."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-
-import torch
 
 from speedtronic.begin import Beginning, Start, begin
 from speedtronic.checkpoint import CheckpointStore, Pointer, RunLock, open_storage
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.storage import local_path
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.data import BatchLoader, build_loader, validation_batches
-from speedtronic.environment import describe_environment
-from speedtronic.errors import ConfigError, RunExistsError
+from speedtronic.errors import RunExistsError
 from speedtronic.hooks import build_hooks
-from speedtronic.model import build_model
 from speedtronic.output import check_writable, logging_path, make_folders, write_config
+from speedtronic.parts import Parts, build_parts
 from speedtronic.signals import stopping_on_signals
 from speedtronic.training.metrics import Hook, JsonLines
-from speedtronic.training.optim import Schedule, build_optimizer
-from speedtronic.training.precision import Precision, resolve_device, resolve_precision
-from speedtronic.training.rng import seed_all
-from speedtronic.training.state import TrainState
 from speedtronic.training.trainer import Trainer, TrainResult
-from speedtronic.training.validation import Validation
-
-logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -45,37 +33,40 @@ class Runtime:
     def __init__(
         self,
         config: SpeedtronicConfig,
+        parts: Parts,
         *,
-        state: TrainState,
-        precision: Precision,
-        loader: BatchLoader,
         store: CheckpointStore | None,
         lock: RunLock | None,
         beginning: Beginning,
-        about: dict[str, Any],
         hooks: Sequence[Hook],
         on_step: Callable[[int], None] | None,
     ) -> None:
         self.config = config
-        self.state = state
+        self.state = parts.state
         self.store = store
         self.pointer = beginning.pointer
         self.notes = beginning.notes
-        self._loader = loader
+        self._loader = parts.loader
         self._lock = lock
         self._hooks = list(hooks)
-        self._metrics = _open_metrics(config, state.step)
+        self._metrics = _open_metrics(config, self.state.step)
         # What every checkpoint carries besides the state.
-        self._about = {**about, "history": beginning.history}
+        self._about = {
+            "config": config.to_dict(redact_secrets=True),
+            "precision": {"mode": parts.precision.mode},
+            "data_fingerprint": parts.data_fingerprint,
+            "environment": parts.environment,
+            "history": beginning.history,
+        }
         self.trainer = Trainer(
-            state,
-            precision=precision,
+            self.state,
+            precision=parts.precision,
             accumulation=config.data.target_batch_size // config.data.micro_batch_size,
             grad_clip=config.optimizer.grad_clip,
             save=self._save if config.checkpoint.enabled else None,
             save_every=config.checkpoint.every_steps,
             save_on_stop=config.checkpoint.save_on_stop,
-            validation=_validation(config),
+            validation=parts.validation,
             compiled=config.compile,
             log_every=config.logging.every_steps,
             hooks=[*([self._metrics] if self._metrics else []), *self._hooks],
@@ -179,50 +170,35 @@ def build_runtime(
         schedule_max_steps=schedule_max_steps,
         trust_legacy=trust_legacy,
     )
-    torch_device = resolve_device(config.run.device)
-    precision = resolve_precision(config.precision.mode, torch_device)
     with_store = start.resume or config.checkpoint.enabled
     check_writable(config, checkpoints=with_store)
     store = _open_store(config, start)
     all_hooks = [*hooks, *build_hooks(config, local_path(config.run.output_dir))]
-    loader = build_loader(config, pin_memory=torch_device.type == "cuda")
-    state = _build_state(config, torch_device, precision, loader)
-    about: dict[str, Any] = {
-        "config": config.to_dict(redact_secrets=True),
-        "precision": {"mode": precision.mode},
-        "data_fingerprint": loader.fingerprint(),
-        "environment": describe_environment(
-            torch_device, precision=precision.mode, compiled=config.compile
-        ),
-    }
+    parts = build_parts(config)
     make_folders(config, checkpoints=with_store)
     lock = _lock(store.root) if with_store else None
     try:
         beginning = begin(
-            state,
+            parts.state,
             store,
             config,
             start,
-            data_fingerprint=about["data_fingerprint"],
-            environment=about["environment"],
+            data_fingerprint=parts.data_fingerprint,
+            environment=parts.environment,
         )
-        config = config.override({"scheduler.max_steps": state.schedule.max_steps})
+        config = config.override({"scheduler.max_steps": parts.state.schedule.max_steps})
         store.config_fingerprint = config.fingerprint()
         write_config(config)
         return Runtime(
             config,
-            state=state,
-            precision=precision,
-            loader=loader,
+            parts,
             store=store if lock else None,
             lock=lock,
             beginning=beginning,
-            about={**about, "config": config.to_dict(redact_secrets=True)},
             hooks=all_hooks,
             on_step=on_step,
         )
     except BaseException:
-        loader.close()
         if lock:
             lock.release()
         raise
@@ -270,31 +246,6 @@ def _open_store(config: SpeedtronicConfig, start: Start) -> CheckpointStore:
     return store
 
 
-def _build_state(
-    config: SpeedtronicConfig, device: torch.device, precision: Precision, loader: BatchLoader
-) -> TrainState:
-    seed_all(config.run.seed)
-    model = build_model(config.model).to(device).train()
-    if config.gradient_checkpointing:
-        _checkpoint_gradients(model)
-    optimizer = build_optimizer(model, config)
-    schedule = Schedule(
-        optimizer,
-        name=config.scheduler.name,
-        warmup_steps=config.scheduler.warmup_steps,
-        max_steps=config.scheduler.max_steps or config.run.max_steps,
-        min_lr_ratio=config.scheduler.min_lr_ratio,
-    )
-    return TrainState(
-        model=model,
-        optimizer=optimizer,
-        schedule=schedule,
-        scaler=precision.grad_scaler(),
-        batches=loader,
-        device=device,
-    )
-
-
 def _lock(root: str) -> RunLock:
     lock = RunLock(root)
     lock.acquire()
@@ -308,19 +259,3 @@ def _open_metrics(config: SpeedtronicConfig, step: int) -> JsonLines | None:
     metrics = JsonLines(path)
     metrics.rewind(step)
     return metrics
-
-
-def _checkpoint_gradients(model: torch.nn.Module) -> None:
-    hook = getattr(model, "set_gradient_checkpointing", None)
-    if hook is None:
-        raise ConfigError(
-            f"gradient_checkpointing is true, but {type(model).__name__} has no method "
-            "set_gradient_checkpointing(enabled)"
-        )
-    hook(True)
-
-
-def _validation(config: SpeedtronicConfig) -> Validation | None:
-    if config.validation.every_steps is None:
-        return None
-    return Validation(config.validation.every_steps, validation_batches(config))

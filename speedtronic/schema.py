@@ -159,10 +159,11 @@ def _nodes(value: Any) -> Iterator[Node]:
 
 def _top_level(schema: Node) -> list[str]:
     sections = [name for name in schema["properties"] if name not in FLAGS]
-    links = ", ".join(f"[{name}](#{name})" for name in sections)
+    links = "\n".join(f"[{name}]: #{name}" for name in sections)
     short = ", ".join(f"`{key}`" for key in SHORTCUTS)
     return [
-        f"The sections are {links}.",
+        f"The sections are {', '.join(f'[{name}]' for name in sections)}.",
+        links,
         f"{short} may be written at the top level instead of in `run`.",
         _table({name: schema["properties"][name] for name in FLAGS}),
     ]

@@ -137,6 +137,6 @@ def test_a_hook_that_fails_does_not_stop_or_alter_training(
 
 def test_an_unknown_hook_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", **{"logging.hooks": ["mlflow"]})
-    with pytest.raises(ConfigError, match="logging.hooks names 'mlflow'"):
+    with pytest.raises(ConfigError, match=r"logging\.hooks names 'mlflow'"):
         train_from_config(config)
     assert not (tmp_path / "run").exists()

@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 import yaml
+from torch.utils.data import Dataset
+
 from speedtronic import __version__
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.runtime import train_from_config
-from torch.utils.data import Dataset
 
 FILES = Path(__file__).parent.absolute() / "files"
 TEXT = " ".join(f"{n} times {n} is {n * n}." for n in range(60)) + "\n"

@@ -181,6 +181,13 @@ def test_wandb_has_every_step_once_after_kills(tmp_path: Path) -> None:
     assert len(wandb_ids(tmp_path)) == 1
 
 
+def test_wandb_has_every_step_even_if_nothing_was_left_to_train(tmp_path: Path) -> None:
+    train_and_be_killed(tmp_path, "wandb", 0, 4)
+    train_to(tmp_path, "wandb", 4, 4)
+    assert [row["_step"] for row in wandb_rows(tmp_path)] == [1, 2, 3, 4]
+    assert len(wandb_segments(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("moment", ["opened", "recorded", "finished"])
 def test_wandb_has_every_step_once_whenever_it_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -339,3 +346,13 @@ def test_what_is_no_hook_is_refused(
     with pytest.raises(ConfigError) as caught:
         build(tmp_path, name)
     assert str(caught.value) == message
+
+
+def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    hook = names["build"](configured(tmp_path), tmp_path)
+    for step, loss in enumerate([3.0, 2.0, 2.1, 2.3]):
+        hook.on_event("validation", {"step": step, "val_loss": loss})
+    assert (tmp_path / "alerts.txt").read_text(encoding="utf-8") == "3 2.3\n"

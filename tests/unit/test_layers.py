@@ -30,7 +30,7 @@ LAYERS = [
     ["training.compiled", "training.state", "training.validation"],
     ["training.trainer", "hooks"],
     ["legacy"],
-    ["begin"],
+    ["begin", "parts"],
     ["runtime"],
     ["chunk_process", "worker"],
     ["cli"],
