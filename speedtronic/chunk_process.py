@@ -117,10 +117,14 @@ class ChunkProcess:
             self._last_step_event = now
             self._events.send("step", step=step)
 
-    def _load(self) -> Runtime:
+    def close(self) -> None:
+        """Let go of the run."""
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = None
+
+    def _load(self) -> Runtime:
+        self.close()
         self._runtime = build_runtime(self._config, resume=True, hooks=[self], on_step=self.on_step)
         self._events.send("restored", step=self._runtime.state.step)
         return self._runtime
@@ -185,8 +189,11 @@ def _serve(events: Events) -> None:
     file = logging_path(config, config.logging.file)
     configure_logging(config.logging.level, file, _LogToEvents(events))
     process = ChunkProcess(config, first["allow_changes"], events)
-    for line in iter(sys.stdin.readline, ""):
-        process.handle(json.loads(line))
+    try:
+        for line in iter(sys.stdin.readline, ""):
+            process.handle(json.loads(line))
+    finally:
+        process.close()
 
 
 def _retryable(error: Exception) -> bool:

@@ -141,8 +141,22 @@ def _parser() -> argparse.ArgumentParser:
 def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None]:
     """The configuration with `--set` applied, and the target that `--set run.max_steps` gives."""
     assignments = dict(parse_assignment(text) for text in args.set)
-    load = _load_legacy if getattr(args, "legacy", False) else SpeedtronicConfig.load
+    load = _load_legacy if getattr(args, "legacy", False) else _load
     return take_target(load(args.config), assignments)
+
+
+def _load(path: str) -> SpeedtronicConfig:
+    try:
+        return SpeedtronicConfig.load(path)
+    except ConfigError as error:
+        from speedtronic.legacy.config import GONE
+
+        if any(f": {key}: unknown key" in str(error) for key in GONE):
+            raise ConfigError(
+                f"{error}\n{path} is of Speedtronic 2.0; speedtronic validate --legacy prints it "
+                "in today's form"
+            ) from None
+        raise
 
 
 def _load_legacy(path: str) -> SpeedtronicConfig:

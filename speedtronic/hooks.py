@@ -8,8 +8,8 @@ A hook has `on_event(event, payload)` and hears, in the training thread and in t
     checkpoint_saved  the fields of the pointer
     run_ended         step
 
-A process that is killed sends no `run_ended`. What is logged of steps after the last checkpoint is
-then logged again by the resumed run, to the bit, and each built-in hook keeps one of the two.
+A killed process sends no `run_ended`. What it logged after the last checkpoint is logged again by
+the resumed run, to the bit; each built-in hook keeps one of the two.
 """
 
 import difflib
@@ -44,8 +44,7 @@ def build_hooks(config: SpeedtronicConfig, output_dir: Path) -> list[Hook]:
     They write below `output_dir`, which need not exist yet, and nothing before the first event.
 
     Raises:
-        ConfigError: an unknown name, a package that is not installed, or a factory that does not
-            import, raises or returns something without `on_event`.
+        ConfigError: an unknown name, a missing package, or a factory that fails or makes no hook.
     """
     device = resolve_device(config.run.device)
     hooks: list[Hook] = []
@@ -62,18 +61,18 @@ def _build(name: str, config: SpeedtronicConfig, output_dir: Path) -> Hook:
         hook: Hook = call_factory("logging.hooks", name, config, output_dir)
         if not callable(getattr(hook, "on_event", None)):
             raise ConfigError(
-                f"logging.hooks names {name!r}, which returned a {type(hook).__name__}; expected "
-                "an object with on_event(event, payload)"
+                f"logging.hooks names {name!r}, whose {type(hook).__name__} has no on_event"
             )
         return hook
     if name not in _BUILT_IN:
         near = difflib.get_close_matches(name, _BUILT_IN, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = "".join(f"did you mean {known!r}? " for known in near)
         raise ConfigError(
             f"logging.hooks names {name!r}, which is no hook; {hint}allowed are "
             f"{', '.join(_BUILT_IN)} and package.module:factory"
         )
-    if importlib.util.find_spec(name) is None:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder of that name, such as W&B's own, is none
         raise ConfigError(
             f"logging.hooks names {name!r}, which is not installed; "
             f"pip install 'speedtronic-flows[{name}]'"
@@ -82,7 +81,7 @@ def _build(name: str, config: SpeedtronicConfig, output_dir: Path) -> Hook:
 
 
 class _Guarded:
-    """A hook that is left out once it has raised, and that draws no random number from training."""
+    """A hook that is left out once it has raised, and draws none of training's random numbers."""
 
     def __init__(self, name: str, hook: Hook, device: torch.device) -> None:
         self._name = name
@@ -96,13 +95,10 @@ class _Guarded:
         try:
             self._hook.on_event(event, dict(payload))
         except Exception as error:
-            logger.debug("hook %s", self._name, exc_info=True)
             logger.warning(
-                "hook %s failed on %s and is left out from here on; training goes on: %s: %s",
-                self._name,
-                event,
-                type(error).__name__,
-                error,
+                f"hook {self._name} failed on {event} and is left out from here on; "
+                f"training goes on: {type(error).__name__}: {error}",
+                exc_info=logger.isEnabledFor(logging.DEBUG),
             )
             self._hook = None
         finally:
@@ -196,10 +192,8 @@ class WandbOffline:
 
         step, config = self._started["step"], self._started["config"]
         rows = self._folder / "wandb-rows.jsonl"
-        self._folder.mkdir(parents=True, exist_ok=True)
         before = self._read_record()
         self._set_aside(before.get("open_segment"))
-        # Of the operating system's randomness: the seeded generators would give every run one id.
         fresh: dict[str, Any] = {"id": secrets.token_hex(4), "finished_step": 0}
         self._record = before if before and step > 0 else fresh
         self._rows = JsonLines(rows)
@@ -224,8 +218,8 @@ class WandbOffline:
     def _close(self, step: int) -> None:
         assert self._rows is not None
         self._run.finish()
-        finished = max(step, self._record["finished_step"])
-        self._write_record(open_segment=None, finished_step=finished)
+        step = max(step, self._record["finished_step"])
+        self._write_record(open_segment=None, finished_step=step)
         self._rows.close()
         self._run = self._rows = None
 

@@ -49,6 +49,7 @@ class Runtime:
         self._loader = parts.loader
         self._lock = lock
         self._hooks = list(hooks)
+        self._started = False
         self._metrics = _open_metrics(config, self.state.step)
         # What every checkpoint carries besides the state.
         self._about = {
@@ -75,13 +76,12 @@ class Runtime:
 
     def train(self, target: int) -> TrainResult:
         """Train until the step is `max(step, target)`; see `Trainer.fit`."""
-        run_id = self.pointer.run_id if self.pointer else None
-        shown = self.config.to_dict(redact_secrets=True)
-        self._tell("run_started", step=self.state.step, run_id=run_id, config=shown)
-        try:
-            return self.trainer.fit(target)
-        finally:
-            self._tell("run_ended", step=self.state.step)
+        if not self._started:
+            self._started = True
+            run_id = self.pointer.run_id if self.pointer else None
+            shown = self.config.to_dict(redact_secrets=True)
+            self._tell("run_started", step=self.state.step, run_id=run_id, config=shown)
+        return self.trainer.fit(target)
 
     def proves(self, pointer: Pointer | None) -> bool:
         """Whether the live state is, to the bit, the one that `pointer` names and disk confirms."""
@@ -95,7 +95,9 @@ class Runtime:
         )
 
     def close(self) -> None:
-        """End loader workers, close files, release the lock."""
+        """Tell the hooks that it is over, end loader workers, close files, release the lock."""
+        if self._started:
+            self._tell("run_ended", step=self.state.step)
         self._loader.close()
         if self._metrics:
             self._metrics.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from speedtronic.data.collate import collate, first_tensor
 from speedtronic.data.fingerprint import fingerprint
@@ -278,4 +278,10 @@ class _Reader:
 
 
 def _is_stateful(source: Any) -> bool:
-    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+    """Whether `source` can go on by a state of its own, to the sample, as often as it has to."""
+    parts = [source]
+    if isinstance(source, DataLoader) and isinstance(source.dataset, IterableDataset):
+        # Over a dataset without state, torchdata's loader skips, and the state that it gives after
+        # that counts what it skipped twice (0.11).
+        parts.append(source.dataset)
+    return all(hasattr(x, "state_dict") and hasattr(x, "load_state_dict") for x in parts)

@@ -24,6 +24,9 @@ IGNORED_KEYS = {
 }
 """Keys of 2.0 that nothing here acts on, by section; "" is the top level."""
 
+GONE = (*IGNORED_SECTIONS, *IGNORED_KEYS[""], "run.log_every", "precision.dtype")
+"""Keys by which a file of 2.0 can be told from one of today's."""
+
 SECTIONS = (
     "run",
     "model",

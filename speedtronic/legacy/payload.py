@@ -2,7 +2,7 @@
 
 import _codecs
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ _NUMPY: list[Any] = [
     _codecs.encode,
 ]
 
-_KEYS = {"model", "optimizer", "scheduler", "step", "samples", "tokens", "rng"}
+RUN_KEYS = ("model", "optimizer", "scheduler", "step", "samples", "tokens", "rng")
+"""What a run cannot go on without."""
 
 # The reference model's modules, part by part of their names.
 _RENAMED = {
@@ -66,11 +67,11 @@ _ENDS = {
 _SOURCE = ("text_path", "tokenizer", "dataset", "dataset_args", "synthetic", "num_tokens")
 
 
-def read(data: bytes) -> State:
+def read(data: bytes, *, needed: Sequence[str] = RUN_KEYS) -> State:
     """The state dict in a payload's bytes, its tensors on the CPU. Nothing in it is executed.
 
     Raises:
-        CorruptError: it does not load, needs code to load, or is not a checkpoint.
+        CorruptError: it does not load, needs code to load, or lacks one of the keys `needed`.
     """
     try:
         with torch.serialization.safe_globals(_NUMPY):
@@ -78,9 +79,10 @@ def read(data: bytes) -> State:
     except Exception as error:  # torch raises a dozen kinds for damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorruptError(f"payload does not load: {reason}") from None
-    if not isinstance(state, dict) or (missing := _KEYS - state.keys()):
-        lacks = f", it lacks {', '.join(sorted(missing))}" if isinstance(state, dict) else ""
-        raise CorruptError(f"payload is not a checkpoint{lacks}")
+    if not isinstance(state, dict):
+        raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
+    if missing := [key for key in needed if state.get(key) is None]:
+        raise CorruptError(f"payload is not a checkpoint, it lacks {', '.join(missing)}")
     return state
 
 
@@ -111,7 +113,8 @@ def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
     _refuse_other_optimizers(old, config)
     today = live.state_dict()
     optimizer = _optimizer(old["optimizer"], live)
-    horizon = _horizon(old, today["scheduler"]["max_steps"])
+    stored = old.get("config") or today
+    horizon = stored["scheduler"]["max_steps"]  # it is not in the schedule's own state
     base_lrs = old["scheduler"]["base_lrs"][:1] * len(optimizer["param_groups"])
     schedule = {"last_epoch": old["scheduler"]["last_epoch"], "base_lrs": base_lrs}
     live.batches.load_state_dict({"samples": int(old["samples"])}, any_order=True)
@@ -126,7 +129,7 @@ def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
         "tokens": int(old["tokens"]),
         "data": live.batches.state_dict(),
         "rng": _rng(old["rng"], today["rng"]),
-        "config": _config(old.get("config"), config, horizon),
+        "config": _config(old.get("config"), config),
         "precision": {"mode": (old.get("precision") or {}).get("mode", config.precision.mode)},
     }
 
@@ -224,12 +227,7 @@ def _rng(old: State, today: State) -> State:
     return rng
 
 
-def _horizon(old: State, today: int) -> int:
-    stored = old.get("config")
-    return stored["scheduler"]["max_steps"] if isinstance(stored, Mapping) else today
-
-
-def _config(old: Any, config: SpeedtronicConfig, horizon: int) -> State:
+def _config(old: Any, config: SpeedtronicConfig) -> State:
     """What 2.0 stored, in today's form; what it says of sources and of models of one's own counts
     as it is now, for 2.0 meant something else by it."""
     if not isinstance(old, Mapping):
@@ -238,7 +236,6 @@ def _config(old: Any, config: SpeedtronicConfig, horizon: int) -> State:
     data = {key: value for key, value in old["data"].items() if key not in _SOURCE}
     values, _ = translate({**old, "data": data})
     values["data"] |= {key: now["data"][key] for key in _SOURCE}
-    values["scheduler"]["max_steps"] = horizon
     if not config.model.is_reference:
         values["model"] = now["model"]
     try:

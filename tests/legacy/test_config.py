@@ -140,6 +140,18 @@ def test_without_legacy_the_keys_stay_unknown(command: str, capsys: Capture) -> 
     err = capsys.readouterr().err
     assert "distributed: unknown key" in err
     assert "shape_validation: unknown key" in err
+    assert err.splitlines()[-1] == (
+        f"{FILES / 'full.yaml'} is of Speedtronic 2.0; speedtronic validate --legacy prints it in "
+        "today's form"
+    )
+
+
+def test_a_slip_is_not_taken_for_2_0(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("optimzer: {lr: 1}\n", encoding="utf-8")
+    assert main(["validate", "--config", str(file)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("optimzer: unknown key; did you mean 'optimizer'?")
 
 
 def test_validate_legacy_loads_no_torch() -> None:

@@ -270,6 +270,17 @@ def test_no_random_number_is_drawn(tmp_path: Path, own: list[Any], name: str) ->
     assert draw() == expected
 
 
+def test_a_folder_of_the_same_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match="not installed"):
+        build(tmp_path, "wandb")
+
+
 # --- one's own ---
 
 
@@ -327,8 +338,7 @@ def test_a_hook_named_twice_hears_events_once(tmp_path: Path, own: list[Any]) ->
         ),
         (
             "own_hooks:silent",
-            "logging.hooks names 'own_hooks:silent', which returned a dict; expected an object "
-            "with on_event(event, payload)",
+            "logging.hooks names 'own_hooks:silent', whose dict has no on_event",
         ),
         (
             "own_hooks:fails",

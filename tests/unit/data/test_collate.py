@@ -20,12 +20,15 @@ from speedtronic.errors import DataError
         {"nested": {"a": (torch.ones(1), 2)}},
         3,
         2.5,
-        {"name": "text"},
     ],
 )
 def test_it_is_torchs_default(sample: Any) -> None:
     expected = torch.utils.data.default_collate([sample, sample])
     torch.testing.assert_close(collate([sample, sample]), expected)
+
+
+def test_strings_stay_strings() -> None:
+    assert collate([{"name": "a"}, {"name": "b"}]) == {"name": ["a", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,7 @@ def test_it_is_torchs_default(sample: Any) -> None:
         ([(1, torch.ones(3)), (1, torch.ones(1))], r"\[1\] is of shape \(3,\) in one and \(1,\)"),
         (
             [{"a": {"b": torch.ones(2)}}, {"a": {"b": torch.ones(3)}}],
-            r"\['a'\]\['b'\] is of shape \(2,\) in one and \(3,\) in another; pad them to one shape",
+            r"\['a'\]\['b'\] is of shape \(2,\) in one and \(3,\) in another; pad them",
         ),
         ([{"a": 1}, {"b": 1}], r"\['a'\] is in some and not in others"),
         ([(1, 2), (1,)], r"\[1\] is in some and not in others"),

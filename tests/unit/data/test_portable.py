@@ -24,7 +24,7 @@ VALUES = [
     bytearray(b"ab"),
     [1, (2, (), [3])],
     {"a": {"b": [1.5, None]}},
-    {1: 2, None: 3, True: 4},
+    {1: 2, None: 3, False: 4},
     {(1, "x"): "tuple", b"k": "bytes"},
     {TAG: "mine", "items": 3},
     np.float64(0.1),
