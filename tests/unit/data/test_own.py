@@ -15,6 +15,7 @@ import torch
 from speedtronic import SpeedtronicConfig
 from speedtronic.data import BatchLoader, SampleLoader, build_loader
 from speedtronic.data.own import MapSource, kind_of
+from speedtronic.data.randomness import seed_streams, streams_kept
 from speedtronic.data.stream import StreamLoader
 from speedtronic.errors import ConfigError, DataError
 from tests import own_parts
@@ -67,6 +68,13 @@ def test_augmentation_differs_between_items_epochs_and_seeds(make_loader: Make) 
     taken = take(make_loader("augmented", dataset_args={"num_items": 20}), 10)
     assert taken[:5] != taken[5:]
     assert take(make_loader("augmented", dataset_args={"num_items": 20}, seed=6), 5) != taken[:5]
+
+
+def test_the_seeds_of_an_item_are_pinned_for_ever() -> None:
+    with streams_kept():
+        seed_streams(5, 2, 7)
+        drawn = random.random(), float(np.random.rand()), torch.initial_seed()
+    assert drawn == (0.7258521782631729, 0.7097014477159742, 3042634878632127169)
 
 
 def test_the_streams_of_an_item_are_unrelated() -> None:
