@@ -1,18 +1,13 @@
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
+# Before torch is imported, and for the processes that tests start: small tensors gain nothing from
+# threads, and lose much when the cores are busy.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from threads, and lose much when the cores are busy."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(autouse=True)

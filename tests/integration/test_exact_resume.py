@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.errors import WorkerDied
@@ -114,6 +116,20 @@ def killing(
         killer.join()
 
 
+def test_on_two_threads(tmp_path: Path) -> None:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole, cut = exact_recipe(tmp_path / "whole"), exact_recipe(tmp_path / "cut")
+        train_from_config(whole)
+        for target in (12, 28, 48):
+            train_from_config(cut, resume=True, max_steps=target)
+    finally:
+        torch.set_num_threads(num_threads)
+    assert newest(whole).environment["threads"] == 2
+    assert_identical(cut, whole)
+
+
 def test_micro_batch_halved_on_resume(tmp_path: Path) -> None:
     whole = exact_recipe(tmp_path / "whole", **{"model.dropout": 0.0})
     train_from_config(whole)
@@ -142,9 +158,6 @@ def test_tied_weights_and_the_learning_rate_after_a_resume(tmp_path: Path) -> No
 def test_global_random_draws_between_build_and_fit_change_nothing(
     uninterrupted: SpeedtronicConfig, tmp_path: Path
 ) -> None:
-    import numpy as np
-    import torch
-
     config = exact_recipe(tmp_path)
     for target in (24, 48):
         with build_runtime(config, resume=True) as runtime:
