@@ -25,7 +25,7 @@ def test_names_sort_as_their_steps_do() -> None:
         "xstep_000000000004.pt",
         "step_00000000000٤.json",
         "step_000000000004.bak",
-        layout.temporary_name("step_000000000004.pt"),
+        ".step_000000000004.pt.tmp-0123456789abcdef",
     ],
 )
 def test_other_names_are_no_checkpoints(name: str) -> None:
