@@ -17,8 +17,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## crash, resume, and prove the same bits
 	@$(VENV)/bin/python flows/resume_demo.py
 
-test: $(READY)  ## every test
-	@$(VENV)/bin/python -m pytest
+test: $(READY)  ## every test, a process a core
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 check: $(READY)  ## ruff and mypy
 	@$(VENV)/bin/ruff format --check .
