@@ -92,10 +92,11 @@ class ChunkProcess:
         runtime = self._runtime
         if runtime is None or not runtime.proves(pointer):
             runtime = self._load()
-            if pointer is not None and runtime.pointer != pointer:
+            # A newer one than the pointer's is what an attempt before this one has committed.
+            if pointer and runtime.pointer != pointer and runtime.state.step <= pointer.step:
                 logger.warning(
-                    "the checkpoint handed on (step %d, %s) is not the newest good one of the "
-                    "store; going on from step %d",
+                    "the checkpoint handed on (step %d, %s) is not in the store; going on from "
+                    "step %d",
                     pointer.step,
                     pointer.digest,
                     runtime.state.step,
