@@ -12,15 +12,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
-
-if TYPE_CHECKING:
-    from speedtronic.checkpoint.verify import Survey
 
 # torch takes over a second to import, so what needs it is imported where it is used.
 
@@ -183,12 +179,14 @@ def _train(args: argparse.Namespace) -> int:
 
     if (args.fork_from is None) != (args.at_step is None):
         raise UsageError("--fork-from DIR and --at-step N go together")
-    fork = args.fork_from and (_find_store(args.fork_from).root, args.at_step)
 
     from rich.console import Console
 
     from speedtronic import console, runtime
+    from speedtronic.inspection import find_store
     from speedtronic.output import logging_path
+
+    fork = args.fork_from and (find_store(args.fork_from).root, args.at_step)
 
     console.configure_logging(
         config.logging.level,
@@ -242,63 +240,11 @@ def _schema(args: argparse.Namespace) -> int:
 
 def _inspect(args: argparse.Namespace) -> int:
     from speedtronic.checkpoint import survey
+    from speedtronic.inspection import as_text, find_store
 
-    found = survey(_find_store(args.directory))
-    print(json.dumps(found.to_dict(), indent=2) if args.json else _as_text(found))
+    found = survey(find_store(args.directory))
+    print(json.dumps(found.to_dict(), indent=2) if args.json else as_text(found))
     return 0
-
-
-def _find_store(directory: str) -> Any:
-    """The store of a run's output directory, or the one that `directory` itself is."""
-    from speedtronic.checkpoint.storage import local_path, open_storage
-
-    path = local_path(directory)
-    if not path.is_dir():
-        raise UsageError(f"{directory} is not a directory")
-    if (path / "config.yaml").exists():
-        # Where the run says it keeps them; but the directory may have been moved since.
-        stored = _checkpoint_directory(path / "config.yaml")
-        path = path / stored if "://" not in stored else local_path(stored)
-    elif (path / "checkpoints").is_dir():
-        path = path / "checkpoints"
-    return open_storage(str(path))
-
-
-def _checkpoint_directory(configuration: Path) -> str:
-    try:
-        return SpeedtronicConfig.load(configuration).checkpoint.directory
-    except ConfigError as error:  # no reason to hide what is on disk
-        print(f"speedtronic: {error}; looking in checkpoints/ beside it", file=sys.stderr)
-        return "checkpoints"
-
-
-def _as_text(found: "Survey") -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("step", "status", "size", "samples", "state digest", "reason"):
-        justify: Any = "right" if column in ("step", "size") else "left"
-        table.add_column(column, justify=justify, no_wrap=column != "reason")
-    for c in found.checkpoints:
-        size = "" if c.size_bytes is None else f"{c.size_bytes / 2**20:.1f} MiB"
-        samples = "" if c.samples is None else str(c.samples)
-        table.add_row(str(c.step), c.status, size, samples, c.state_digest or "", c.reason)
-    console = Console()
-    # A terminal folds long lines by itself; a digest cut short would be of no use.
-    console.width = max(console.width, 110)
-    with console.capture() as captured:
-        if found.checkpoints:
-            console.print(table)
-        else:
-            console.print("no checkpoints")
-    pointer = found.pointer_problem or (
-        f"step {found.pointer.step}" if found.pointer else "missing"
-    )
-    chosen = "nothing" if found.selected is None else f"step {found.selected}"
-    rejected = [f"in quarantine: {q.file}: {q.reason}" for q in found.quarantine]
-    summary = [f"latest.json: {pointer}", *rejected, f"a resume would start from: {chosen}"]
-    return captured.get() + "\n" + "\n".join(summary)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ SpeedtronicError
 │   ├── DataError                     text or data set that cannot be trained on
 │   ├── DeviceError                   a device that is not there
 │   ├── OutputDirError (OSError)      a directory that cannot be written
-│   └── RunExistsError                a fresh run where a run already lives
+│   ├── RunExistsError                a fresh run where a run already lives
+│   └── DriftError                    a configuration that is not the run's
 ├── CheckpointError                 the command line exits with 1
 │   ├── CorruptError                  bytes are not what was saved
 │   ├── NoValidCheckpointError        files are there, none of them is good
 │   ├── LegacyStoreError              files of the older format
+│   ├── UnsupportedFormatError        written by a newer version of this program
 │   ├── RestoreError                  good bytes that do not fit the live objects
 │   └── StorageError (OSError)        the disk said no
 │       └── StorageFullError            ... because it is full
@@ -69,6 +71,10 @@ class NoValidCheckpointError(CheckpointError):
 
 class LegacyStoreError(CheckpointError):
     """Payloads of the older format, without any manifest."""
+
+
+class UnsupportedFormatError(CheckpointError):
+    """A checkpoint that a newer version of this program wrote; it is whole, and left alone."""
 
 
 class RestoreError(CheckpointError):

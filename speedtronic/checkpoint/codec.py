@@ -36,6 +36,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
     Raises:
         CorruptError: not a state dict, or one that would need to run code to load.
+        MemoryError: there is not enough memory for it here and now.
     """
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -43,7 +44,11 @@ def decode(data: bytes) -> dict[str, Any]:
         lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
         reason = lines[-1] if lines else "unknown content"
         raise CorruptError(f"payload does not load with weights_only: {reason}") from None
+    except MemoryError:
+        raise  # says nothing of the file
     except Exception as error:  # torch raises a dozen kinds for damaged files
+        if "not enough memory" in str(error):
+            raise MemoryError(str(error)) from error
         raise CorruptError(f"payload does not load: {type(error).__name__}: {error}") from None
     if not isinstance(state, dict):
         raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")

@@ -12,7 +12,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from speedtronic.checkpoint import layout
-from speedtronic.errors import CorruptError
+from speedtronic.errors import CorruptError, UnsupportedFormatError
 
 FORMAT_VERSION = 1
 
@@ -41,6 +41,7 @@ class Record(BaseModel):
 
         Raises:
             CorruptError: anything else; the message says what was wrong.
+            UnsupportedFormatError: it is whole, and of a newer version of this program.
         """
         try:
             fields = json.loads(data)
@@ -48,6 +49,7 @@ class Record(BaseModel):
             raise CorruptError(f"{cls.kind} is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise CorruptError(f"{cls.kind} is not a JSON object")
+        _refuse_newer(cls.kind, fields)
         fields.pop("checksum", None)
         try:
             record = cls.model_validate(fields)
@@ -130,15 +132,23 @@ class Manifest(Record):
             CorruptError: it is damaged, or speaks of something else.
         """
         manifest = cls.from_bytes(data)
-        if manifest.format_version > FORMAT_VERSION:
-            raise CorruptError(
-                f"manifest has format version {manifest.format_version}; this program reads up "
-                f"to {FORMAT_VERSION}: update speedtronic-flows"
-            )
         names = [entry.name for entry in manifest.files]
         if manifest.step != step or names != [layout.payload_name(step)]:
             raise CorruptError(f"manifest speaks of step {manifest.step}, files {names}")
         return manifest
+
+
+def _refuse_newer(kind: str, fields: dict[str, Any]) -> None:
+    """A newer version's record is no damage: its checksum holds over fields unknown here."""
+    version = fields.get("format_version")
+    if type(version) is not int or version <= FORMAT_VERSION:
+        return
+    rest = {key: value for key, value in fields.items() if key != "checksum"}
+    if xxhash.xxh3_128_hexdigest(canonical_json(rest)) == fields.get("checksum"):
+        raise UnsupportedFormatError(
+            f"{kind} has format version {version}; this program reads up to {FORMAT_VERSION}: "
+            "update speedtronic-flows"
+        )
 
 
 def canonical_json(value: Any) -> bytes:

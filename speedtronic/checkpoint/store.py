@@ -15,14 +15,14 @@ from speedtronic.checkpoint import codec, layout
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import quarantine
 from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
+from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
 from speedtronic.checkpoint.retention import best_steps, steps_to_delete
 from speedtronic.checkpoint.storage import Storage, publish, read_bytes
 from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
 from speedtronic.errors import (
+    CheckpointError,
     CorruptError,
-    LegacyStoreError,
     NoValidCheckpointError,
-    StorageError,
 )
 
 logger = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class CheckpointStore:
         Raises:
             NoValidCheckpointError: there are files and none verifies; names each with its reason.
             LegacyStoreError: payloads of the older format, without any manifest.
+            UnsupportedFormatError: a checkpoint that a newer version wrote; nothing is moved.
         """
         found = read_pointer(self._storage)
         run_id = self.run_id or (found.pointer.run_id if found.pointer else None)
@@ -149,7 +150,7 @@ class CheckpointStore:
             checkpoint = Checkpoint(candidate.manifest, state)
             self._adopt(checkpoint.manifest, found, rejected)
             return checkpoint
-        self._refuse_if_anything_was_lost(found, rejected, uncommitted, foreign)
+        refuse_if_anything_was_lost(self._storage, found, rejected, uncommitted, foreign)
         return None
 
     def load_step(self, step: int) -> Checkpoint:
@@ -176,7 +177,7 @@ class CheckpointStore:
         try:
             data = read_bytes(self._storage, layout.manifest_name(pointer.step))
             return Manifest.from_file(data, pointer.step).pointer() == pointer
-        except (CorruptError, StorageError):
+        except CheckpointError:
             return False
 
     def _already_committed(self, step: int, identity: str) -> Pointer | None:
@@ -224,49 +225,6 @@ class CheckpointStore:
         if read_pointer(self._storage).pointer != pointer:
             self._publish_bytes(layout.POINTER, pointer.to_bytes())
 
-    def _refuse_if_anything_was_lost(
-        self,
-        found: PointerFinding,
-        rejected: list[tuple[Candidate, str]],
-        uncommitted: list[Candidate],
-        foreign: int,
-    ) -> None:
-        if rejected:
-            lines = [f"  {c.step}: {', '.join(c.files)}: {reason}" for c, reason in rejected]
-            raise NoValidCheckpointError(
-                f"no checkpoint in {self.root} is good; nothing was changed:\n"
-                + "\n".join(lines)
-                + "\nRestore one of these files from a copy, or train into another directory."
-            )
-        if found.pointer is None:  # a pointer of the older format cannot be read either
-            for candidate in uncommitted:
-                self._refuse_legacy(candidate)
-            if self._storage.list(layout.LEGACY):
-                raise LegacyStoreError(
-                    f"{self.root}/{layout.LEGACY} holds a run of the older format that was not "
-                    "taken up to the end; --trust-legacy does it"
-                )
-        if found.present:
-            said = found.problem or f"names step {found.pointer and found.pointer.step}"
-            others = f" ({foreign} of another run)" if foreign else ""
-            raise NoValidCheckpointError(
-                f"{self.root}/{layout.POINTER} {said}, but no checkpoint of its run is "
-                f"there{others}. Restore it from a copy, or train into another directory."
-            )
-
-    def _refuse_legacy(self, candidate: Candidate) -> None:
-        """A first save cut short leaves one of our payloads alone, and that is no history."""
-        name = layout.payload_name(candidate.step)
-        try:
-            ours = "format_version" in codec.decode(read_bytes(self._storage, name))
-        except (CorruptError, StorageError):
-            ours = False
-        if not ours:
-            raise LegacyStoreError(
-                f"{self.root}/{name} has no manifest and is not of today's format; reading files "
-                "of the older format needs --trust-legacy"
-            )
-
     def _prune(self, newest: Pointer) -> None:
         if self._keep_last is None:
             return
@@ -283,7 +241,7 @@ class CheckpointStore:
                     mine.append(candidate.step)
                     if manifest.val_loss is not None:
                         val_losses[candidate.step] = manifest.val_loss
-            except CorruptError:
+            except CheckpointError:
                 continue  # for select to judge, with its reason
         protected = {newest.step, *best_steps(val_losses, self._keep_best)}
         deleted = steps_to_delete(mine, keep_last=self._keep_last, protected=protected)

@@ -10,7 +10,7 @@ from speedtronic.checkpoint.digest import bytes_digest
 from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.checkpoint.storage import Storage, read_bytes
-from speedtronic.errors import CorruptError, StorageError
+from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class CheckpointFinding:
 
     `status`: `verified` (bytes checked against the manifest), `corrupt`, `foreign` (of another
     run), `uncommitted` (a payload without manifest), `unverified` (such a payload in a store
-    without any manifest: nothing says what its bytes should be).
+    without any manifest, or one of a newer format: nothing says what its bytes should be).
     """
 
     step: int
@@ -190,4 +190,6 @@ def _finding(
         candidate.load()
     except CorruptError as error:
         return CheckpointFinding(**basics, status="corrupt", reason=str(error))
+    except UnsupportedFormatError as error:
+        return CheckpointFinding(**basics, status="unverified", reason=str(error))
     return CheckpointFinding(**basics, status="verified", reason="")

@@ -19,7 +19,7 @@ LAYERS = [
     ["config"],
     ["__init__", "drift", "schema"],
     ["checkpoint", "data", "model"],
-    ["report", "console", "output"],
+    ["report", "console", "output", "inspection"],
     [
         "training.batch",
         "training.metrics",

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from speedtronic.checkpoint.records import Manifest, Pointer, canonical_json
-from speedtronic.errors import CorruptError
+from speedtronic.errors import CorruptError, UnsupportedFormatError
 from tests.unit.checkpoint.states import open_store, state_at
 
 Read = Callable[[bytes], object]
@@ -104,8 +105,17 @@ def test_a_manifest_belongs_to_one_step(written: Path) -> None:
 def test_a_newer_format_asks_for_a_newer_program(written: Path) -> None:
     record = Manifest.from_file((written / "step_000000000004.json").read_bytes(), 4)
     newer = record.model_copy(update={"format_version": 99})
-    with pytest.raises(CorruptError, match="update speedtronic-flows"):
+    with pytest.raises(UnsupportedFormatError, match="update speedtronic-flows"):
         Manifest.from_file(newer.to_bytes(), 4)
+    fields = json.loads(newer.to_bytes())
+    del fields["checksum"]
+    fields["a_key_of_the_future"] = 1
+    fields["checksum"] = xxhash.xxh3_128_hexdigest(canonical_json(fields))
+    with pytest.raises(UnsupportedFormatError):
+        Manifest.from_file(json.dumps(fields).encode(), 4)
+    fields["checksum"] = 32 * "0"  # a flipped bit in the version is damage
+    with pytest.raises(CorruptError):
+        Manifest.from_file(json.dumps(fields).encode(), 4)
 
 
 def test_the_pointer_is_made_of_the_manifest(written: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from speedtronic.checkpoint import CheckpointStore, layout, open_storage
+from speedtronic.checkpoint import CheckpointStore, layout, open_storage, survey
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.records import Manifest
 from speedtronic.checkpoint.verify import read_pointer
@@ -16,6 +16,7 @@ from speedtronic.errors import (
     NoValidCheckpointError,
     StorageError,
     StorageFullError,
+    UnsupportedFormatError,
 )
 from tests.tiny import names, tree
 from tests.unit.checkpoint.faults import FaultyStorage
@@ -255,6 +256,45 @@ def test_a_verified_checkpoint_newer_than_the_pointer_is_adopted(tmp_path: Path)
     (tmp_path / "latest.json").write_bytes(stale)
     assert selected_step(tmp_path) == 4
     assert read_pointer(open_storage(str(tmp_path))).pointer == newest
+
+
+def test_a_checkpoint_of_a_newer_version_stops_everything_and_is_left_alone(tmp_path: Path) -> None:
+    store = saved(tmp_path, 2, 4)
+    record = Manifest.from_file((tmp_path / manifest(4)).read_bytes(), 4)
+    newer = record.model_copy(update={"format_version": 99})
+    (tmp_path / manifest(4)).write_bytes(newer.to_bytes())
+    before = tree(tmp_path)
+    with pytest.raises(UnsupportedFormatError, match="format version 99"):
+        open_store(tmp_path).select()
+    assert tree(tmp_path) == before
+    assert not store.confirms(record.pointer())
+    (finding, _) = survey(open_storage(str(tmp_path))).checkpoints
+    assert (finding.status, finding.step) == ("unverified", 4)
+
+
+def test_too_little_memory_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 2, 4)
+    before = tree(tmp_path)
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory")):
+
+        def load(*args: object, error: Exception = error, **options: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "load", load)
+            with pytest.raises(MemoryError):
+                open_store(tmp_path).select()
+        assert tree(tmp_path) == before
+    assert selected_step(tmp_path) == 4
+
+
+def test_a_state_that_would_not_load_again_is_never_committed(tmp_path: Path) -> None:
+    state = {**state_at(4), "environment": {"torch": torch.__version__}}  # a class of torch's own
+    with pytest.raises(TypeError, match="environment/torch: a checkpoint cannot hold a torch"):
+        saved(tmp_path, 2).save(state)
+    assert names(tmp_path) == sorted([payload(2), manifest(2), "latest.json"])
 
 
 def test_a_first_save_cut_short_is_a_fresh_start(tmp_path: Path) -> None:
