@@ -36,6 +36,9 @@ class Start:
         allow_changes: keys of the trajectory that may differ from the checkpoint's.
         schedule_max_steps: moves the schedule's horizon.
         trust_legacy: with `resume`, take up a run of Speedtronic 2.0.
+
+    Raises:
+        UsageError: two of them contradict each other.
     """
 
     resume: bool = False
@@ -45,6 +48,12 @@ class Start:
     schedule_max_steps: int | None = None
     trust_legacy: bool = False
 
+    def __post_init__(self) -> None:
+        if self.init_from is not None and self.fork_from is not None:
+            raise UsageError("--init-from and --fork-from both say where a run starts; give one")
+        if self.trust_legacy and not self.resume:
+            raise UsageError("--trust-legacy is for going on with a run; give --resume with it")
+
 
 @dataclass
 class Beginning:
@@ -52,11 +61,13 @@ class Beginning:
 
     Attributes:
         pointer: to the checkpoint of this run that was restored; None for a fresh one.
+        forked: whether it is at another run's checkpoint, and has none of its own yet.
         history: what was done to the run on purpose, oldest first; recorded in every manifest.
         notes: for people: what differs from before, and whether it matters.
     """
 
     pointer: Pointer | None = None
+    forked: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -112,6 +123,7 @@ def begin(
             beginning.note(f"environment: {change}; from here on the run may differ in some bits")
         if beginning.pointer is None:
             parent = checkpoint.manifest
+            beginning.forked = True
             beginning.record(parent.step, forked_from=parent.run_id)
             logger.info("forked from run %s at step %d", parent.run_id, parent.step)
     _settle_horizon(state, config, start.schedule_max_steps, checkpoint is not None, beginning)

@@ -126,7 +126,13 @@ class ChunkProcess:
 
     def _load(self) -> Runtime:
         self.close()
-        self._runtime = build_runtime(self._config, resume=True, hooks=[self], on_step=self.on_step)
+        self._runtime = build_runtime(
+            self._config,
+            resume=True,
+            allow_changes=self._allow_changes,
+            hooks=[self],
+            on_step=self.on_step,
+        )
         self._events.send("restored", step=self._runtime.state.step)
         return self._runtime
 

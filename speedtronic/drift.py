@@ -38,6 +38,8 @@ _TRAJECTORY = {
 }
 # A difference in one of these is a difference in the shape of a parameter.
 _SHAPES = ("vocab_size", "n_layer", "n_kv_head", "d_model", "d_ff")
+# With a difference in one of these the optimizer's state is of other parameters.
+_FIXED = {"optimizer.name", "model.name", "model.tie_weights", *(f"model.{key}" for key in _SHAPES)}
 
 
 @dataclass(frozen=True)
@@ -72,33 +74,48 @@ def check_drift(
 
     Raises:
         DriftError: a key differs that is not allowed; names each with both values.
-        ConfigError: `allowed` names a key that is none of the trajectory.
     """
     current = config.to_dict(redact_secrets=True)
-    known = _known_keys(stored, current)
-    for key in allowed:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise ConfigError(f"--allow-change {key}: not a key that needs it; {hint}")
     changes = _changes(redact(stored), current)
     if fingerprints[0] is not None and fingerprints[0] != fingerprints[1]:
         changes.append(Change(DATA_KEY, *fingerprints))
     refused = [change for change in changes if change.key not in allowed]
     if refused:
-        keys = " ".join(f"--allow-change {change.key}" for change in refused)
+        keys = [f"--allow-change {change.key}" for change in refused]
+        fixed = [change.key for change in refused if change.key in _FIXED]
+        way_out = (
+            f"take the weights only, with --init-from: {', '.join(fixed)} cannot change in a run"
+            if fixed
+            else f"go on with another run on purpose: {' '.join(keys)}"
+        )
         raise DriftError(
             "the configuration is not the one of this run:\n"
             + "\n".join(f"  {change}" for change in refused)
-            + f"\nset it back, or go on with another run on purpose: {keys}"
+            + f"\nset it back, or {way_out}"
         )
     return changes
 
 
-def _known_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
-    keys = {f"{section}.{key}" for section, names in _TRAJECTORY.items() for key in names}
-    model = {*stored.get("model", {}), *current["model"]}
-    return keys | {f"model.{key}" for key in model} | {DATA_KEY}
+def refuse_unallowable(allowed: Collection[str], config: SpeedtronicConfig) -> None:
+    """Look whether every key of `--allow-change` is one that can be allowed.
+
+    Raises:
+        ConfigError: a key is none of the trajectory, or cannot change in a run at all.
+    """
+    known = {f"{section}.{key}" for section, keys in _TRAJECTORY.items() for key in keys}
+    known |= {f"model.{key}" for key in config.to_dict()["model"]} | {DATA_KEY}
+    known -= _FIXED
+    for key in allowed:
+        # What keys a model of one's own had before is for the checkpoint to know.
+        own = key.startswith("model.") and not config.model.is_reference
+        if key in _FIXED:
+            raise ConfigError(
+                f"--allow-change {key}: cannot change in a run; --init-from takes the weights only"
+            )
+        if key not in known and not own:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"--allow-change {key}: not a key that needs it; {hint}")
 
 
 def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:

@@ -9,6 +9,7 @@ from speedtronic.checkpoint import CheckpointStore, Pointer, RunLock, open_stora
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.storage import local_path
 from speedtronic.config import SpeedtronicConfig
+from speedtronic.drift import refuse_unallowable
 from speedtronic.errors import RunExistsError
 from speedtronic.hooks import build_hooks
 from speedtronic.output import check_writable, logging_path, make_folders, write_config
@@ -73,6 +74,8 @@ class Runtime:
             hooks=[*([self._metrics] if self._metrics else []), *self._hooks],
             on_step=on_step,
         )
+        if beginning.forked and config.checkpoint.enabled:
+            self._save(self.state.state_dict())  # from here on it stands on its own
 
     def train(self, target: int) -> TrainResult:
         """Train until the step is `max(step, target)`; see `Trainer.fit`."""
@@ -172,6 +175,7 @@ def build_runtime(
         schedule_max_steps=schedule_max_steps,
         trust_legacy=trust_legacy,
     )
+    refuse_unallowable(allow_changes, config)
     with_store = start.resume or config.checkpoint.enabled
     check_writable(config, checkpoints=with_store)
     store = _open_store(config, start)

@@ -288,7 +288,7 @@ class OptimizerConfig(Section):
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay."""
     fused: bool | None = None
-    """Whether to use the fused kernel; null means where it is available."""
+    """Whether to use the fused kernel; null leaves it to PyTorch."""
     grad_clip: Positive | None = None
     """Largest norm of the whole gradient; null means no clipping."""
 

@@ -1,6 +1,7 @@
 """What may change between the parts of a run, and how it is told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,6 +184,31 @@ def test_a_fork_goes_on_exactly_under_a_run_id_of_its_own(tmp_path: Path) -> Non
     (entry,) = newest(fork).history
     assert (entry["step"], entry["forked_from"]) == (8, newest(parent).run_id)
     assert main(["train", "--config", str(given), *arguments]) == 2, "it is there already"
+
+
+def test_a_fork_stands_on_its_own_at_once(tmp_path: Path) -> None:
+    parent, fork = exact_recipe(tmp_path / "parent"), exact_recipe(tmp_path / "fork")
+    train_from_config(parent, max_steps=12)
+    train_from_config(fork, fork_from=(parent.checkpoint_dir, 8), max_steps=8)
+    assert (newest(fork).step, newest(fork).run_id != newest(parent).run_id) == (8, True)
+    train_from_config(fork, resume=True, max_steps=12)
+    assert newest(fork).state_digest == newest(parent).state_digest
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"init_from": "a.pt", "fork_from": ("b", 1)}, "--init-from and --fork-from"),
+        ({"trust_legacy": True}, "--trust-legacy is for going on"),
+        ({"allow_changes": ["optimizer.lrr"]}, "--allow-change optimizer.lrr: not a key"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        train_from_config(exact_recipe(tmp_path / "run"), **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_fork_with_a_change_needs_it_allowed(tmp_path: Path) -> None:

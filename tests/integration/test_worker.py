@@ -257,6 +257,19 @@ def test_what_a_person_has_to_mend_is_told_as_such(
     assert "Traceback" not in str(error.value)
 
 
+def test_an_allowed_change_reaches_the_process(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path)
+    train_from_config(config, max_steps=4)
+    changed = config.override({"optimizer.lr": 1e-4})
+    with ChunkWorker(changed) as worker, pytest.raises(WorkerFailed, match="DriftError") as error:
+        worker.restore()
+    assert not error.value.retryable
+    with ChunkWorker(changed, allow_changes=["optimizer.lr"]) as worker:
+        result = worker.train(Chunk(4, 8), None)
+    assert result.trained_to == 8
+    assert [note.partition(":")[0] for note in result.notes] == ["optimizer.lr"]
+
+
 def test_log_lines_of_the_process_reach_the_parent(tmp_path: Path) -> None:
     lines: list[tuple[int, str, str]] = []
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from speedtronic.drift import Change, check_drift
+from speedtronic.drift import Change, check_drift, refuse_unallowable
 from speedtronic.environment import environment_changes
 from speedtronic.errors import ConfigError, DriftError
 from tests.recipes import exact_recipe
@@ -33,6 +33,7 @@ TRAJECTORY: dict[str, Any] = {
     "model.tie_weights": False,
     "model.n_head": 2,
 }
+FIXED = ["optimizer.name", "model.tie_weights"]
 NEUTRAL: dict[str, Any] = {
     "run.name": "other",
     "run.max_steps": 96,
@@ -63,6 +64,9 @@ def test_a_trajectory_key_changed_alone_is_refused_unless_allowed(key: str, tmp_
         check_drift(stored, changed, fingerprints=SAME, allowed=())
     message = str(caught.value)
     assert f"  {key}: the run has " in message
+    if key in FIXED:
+        assert f"--init-from: {key} cannot change in a run" in message
+        return
     assert f"--allow-change {key}" in message
     also = {"data.seed"} if key == "run.seed" else set()  # which follows it
     changes = check_drift(stored, changed, fingerprints=SAME, allowed={key, *also})
@@ -101,9 +105,20 @@ def test_data_that_changed_are_refused_unless_allowed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["optimizer.learning_rate", "run.name", "nonsense"])
 def test_allowing_an_unknown_key_is_refused(key: str, tmp_path: Path) -> None:
-    config = exact_recipe(tmp_path)
     with pytest.raises(ConfigError, match=f"--allow-change {key}: not a key that needs it"):
-        check_drift(config.to_dict(), config, fingerprints=SAME, allowed={key})
+        refuse_unallowable([key], exact_recipe(tmp_path))
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_allowing_what_cannot_change_is_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--allow-change {key}: cannot change in a run"):
+        refuse_unallowable([key], exact_recipe(tmp_path))
+
+
+def test_every_other_key_can_be_allowed(tmp_path: Path) -> None:
+    refuse_unallowable(
+        [*(TRAJECTORY.keys() - set(FIXED)), "data.fingerprint"], exact_recipe(tmp_path)
+    )
 
 
 def test_keys_of_a_model_of_ones_own_count(tmp_path: Path) -> None:
