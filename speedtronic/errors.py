@@ -17,7 +17,7 @@ SpeedtronicError
 │   └── StorageError (OSError)        the disk said no
 │       └── StorageFullError            ... because it is full
 ├── RunLockedError                  another process trains in this directory
-├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss
+├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss or a parameter
 └── WorkerError                     a chunk's process
     ├── WorkerDied                    ended by a signal or an exit code
     ├── WorkerHung                    no new step for too long; killed
@@ -86,7 +86,15 @@ class StorageError(CheckpointError, OSError):
 
 
 class StorageFullError(StorageError):
-    """No space is left; what was committed before is still whole."""
+    """No space is left; what was committed before is still whole.
+
+    Attributes:
+        needed_bytes: what the operation needed; None where only the disk knows.
+        free_bytes: what was found.
+    """
+
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 class RunLockedError(SpeedtronicError):
@@ -94,7 +102,7 @@ class RunLockedError(SpeedtronicError):
 
 
 class NonFiniteError(SpeedtronicError, ArithmeticError):
-    """The loss is NaN or infinite; nothing was saved for this step."""
+    """The loss or a parameter is NaN or infinite; nothing was saved for this step."""
 
 
 class WorkerError(SpeedtronicError):

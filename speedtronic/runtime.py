@@ -15,6 +15,7 @@ from speedtronic.hooks import build_hooks
 from speedtronic.output import check_writable, logging_path, make_folders, write_config
 from speedtronic.parts import Parts, build_parts
 from speedtronic.signals import stopping_on_signals
+from speedtronic.training.finite import refuse_non_finite
 from speedtronic.training.metrics import Hook, JsonLines
 from speedtronic.training.trainer import Trainer, TrainResult
 
@@ -120,6 +121,7 @@ class Runtime:
 
     def _save(self, state: dict[str, Any]) -> None:
         assert self.store is not None
+        refuse_non_finite(state["model"], step=state["step"], loss=state["loss"])
         if self._metrics:
             self._metrics.flush()
         self.pointer = self.store.save({**state, **self._about})

@@ -1,6 +1,6 @@
 """Durable bytes under one directory; the only module that knows fsspec.
 
-`Storage` is the whole surface that the store needs: nine primitive operations on names relative to
+`Storage` is the whole surface that the store needs: ten primitive operations on names relative to
 the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
 way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync.
 fsspec's own local transactions do neither the first nor the fsyncs, so they are not used.
@@ -51,6 +51,9 @@ class Storage(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove one file; one that is not there is no error."""
+
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where that cannot be known."""
 
     def make_folder(self, folder: str) -> None:
         """Make sure a folder is there and would survive a power failure."""
@@ -113,6 +116,9 @@ class LocalStorage:
         with self._errors("delete", name):
             (self._root / name).unlink(missing_ok=True)
 
+    def free_bytes(self) -> int | None:
+        return _free(self._root)
+
     def make_folder(self, folder: str) -> None:
         path = self._root / folder
         with self._errors("make", folder):
@@ -132,11 +138,27 @@ class LocalStorage:
         except OSError as error:
             path = self._root / name
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFullError(
-                    f"no space left: cannot {verb} {path}; make room and run the same command "
-                    "again: what was saved before is whole"
-                ) from error
+                raise full_error(f"cannot {verb} {path}", None, _free(self._root)) from error
             raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+def full_error(what: str, needed_bytes: int | None, free_bytes: int | None) -> StorageFullError:
+    """The error of a full disk, in words for a person and as attributes."""
+    needs = "" if needed_bytes is None else f", needs {needed_bytes / 2**20:.1f} MiB"
+    found = "" if free_bytes is None else f", found {free_bytes / 2**20:.1f} MiB"
+    error = StorageFullError(
+        f"no space left: {what}{needs}{found}; make room and run the same command again: what was "
+        "saved before is whole"
+    )
+    error.needed_bytes, error.free_bytes = needed_bytes, free_bytes
+    return error
+
+
+def _free(path: Path) -> int | None:
+    with suppress(OSError):
+        disk = os.statvfs(path)
+        return disk.f_bavail * disk.f_frsize
+    return None
 
 
 def _sync_directory(path: Path) -> None:
@@ -207,9 +229,10 @@ def _written(storage: Storage, name: str, file: BinaryIO, write: Callable[[Binar
     except (OSError, RuntimeError) as error:
         # torch.save wraps the OSError of a file object in a RuntimeError.
         cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
-        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = StorageFullError if full else StorageError
-        raise kind(f"cannot write {storage.root}/{name}: {error}") from error
+        what = f"cannot write {storage.root}/{name}"
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise full_error(what, None, storage.free_bytes()) from error
+        raise StorageError(f"{what}: {error}") from error
 
 
 def read_bytes(storage: Storage, name: str) -> bytes:

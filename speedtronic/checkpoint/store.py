@@ -17,7 +17,7 @@ from speedtronic.checkpoint.quarantine import quarantine
 from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
 from speedtronic.checkpoint.retention import best_steps, steps_to_delete
-from speedtronic.checkpoint.storage import Storage, publish, read_bytes
+from speedtronic.checkpoint.storage import Storage, full_error, publish, read_bytes
 from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
 from speedtronic.errors import (
     CheckpointError,
@@ -56,6 +56,7 @@ class CheckpointStore:
         self._keep_last = keep_last
         self._keep_best = keep_best
         self.config_fingerprint = ""
+        self._last_size_bytes = 0
         self.run_id: str | None = None
 
     @property
@@ -91,6 +92,7 @@ class CheckpointStore:
         identity = state_digest(state)
         if existing := self._already_committed(step, identity):
             return existing
+        self._refuse_without_room(step)
         name = layout.payload_name(step)
         digest, size = publish(self._storage, name, lambda file: codec.encode(state, file))
         manifest = Manifest(
@@ -112,6 +114,7 @@ class CheckpointStore:
         self._publish_bytes(layout.manifest_name(step), manifest.to_bytes())
         pointer = manifest.pointer()
         self._publish_bytes(layout.POINTER, pointer.to_bytes())
+        self._last_size_bytes = size
         self._prune(pointer)
         return pointer
 
@@ -200,10 +203,19 @@ class CheckpointStore:
         quarantine(self._storage, candidate.files, reason)
         return None
 
+    def _refuse_without_room(self, step: int) -> None:
+        """A save needs about what the last one took; without that it would only fill the disk."""
+        needed, free = self._last_size_bytes, self._storage.free_bytes()
+        if free is not None and free < needed:
+            raise full_error(
+                f"cannot save step {step} to {self.root}", needed_bytes=needed, free_bytes=free
+            )
+
     def _adopt(
         self, manifest: Manifest, found: PointerFinding, rejected: list[tuple[Candidate, str]]
     ) -> None:
         self.run_id = manifest.run_id
+        self._last_size_bytes = manifest.payload.size_bytes
         self._remove_temporaries()
         for candidate, reason in rejected:
             moved = quarantine(self._storage, candidate.files, reason)

@@ -22,6 +22,7 @@ LAYERS = [
     ["report", "console", "output", "inspection"],
     [
         "training.batch",
+        "training.finite",
         "training.metrics",
         "training.optim",
         "training.precision",

@@ -25,6 +25,7 @@ class FaultyStorage:
     Attributes:
         operations: (verb, name) of each so far; a temporary goes by the name it is meant for.
         temporaries: the real names of those created.
+        free: what `free_bytes` says.
     """
 
     def __init__(self, root: Path) -> None:
@@ -35,6 +36,7 @@ class FaultyStorage:
         self._left: int | None = None
         self._after = False
         self._failing = ""
+        self.free: int | None = None
 
     def die_at(self, number: int, *, after: bool) -> None:
         """Die before or after the effect of operation `number` from here on; what follows dies."""
@@ -70,6 +72,9 @@ class FaultyStorage:
 
     def delete(self, name: str) -> None:
         self._do("delete", name, lambda: self._real.delete(name))
+
+    def free_bytes(self) -> int | None:
+        return self.free
 
     def make_folder(self, folder: str) -> None:
         self._do("make_folder", folder, lambda: self._real.make_folder(folder))

@@ -130,6 +130,31 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     assert tree(tmp_path) == before
 
 
+def test_a_save_without_room_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    store = saved(tmp_path, 2)
+    size = (tmp_path / payload(2)).stat().st_size
+    for reopened in (False, True):  # the size is known from the last save, or from the manifest
+        storage = FaultyStorage(tmp_path)
+        store = CheckpointStore(storage, keep_last=None)
+        if reopened:
+            store.select()
+        else:
+            store.save(state_at(3))
+            size = (tmp_path / payload(3)).stat().st_size
+        before, storage.free = tree(tmp_path), size - 1
+        del storage.operations[:]
+        with pytest.raises(StorageFullError, match=r"needs 0\.0 MiB, found 0\.0 MiB") as caught:
+            store.save(state_at(4))
+        assert (caught.value.needed_bytes, caught.value.free_bytes) == (size, size - 1)
+        assert "cannot save step 4" in str(caught.value)
+        assert tree(tmp_path) == before
+        assert not [operation for operation in storage.operations if operation[0] == "create"]
+        storage.free = size
+        assert store.save(state_at(4)).step == 4
+        for name in (payload(4), manifest(4)):
+            (tmp_path / name).unlink()
+
+
 # --- retention ---
 
 
