@@ -158,8 +158,8 @@ def main() -> int:
     torch.set_num_threads(1)
     small, mid = (SpeedtronicConfig.from_dict({**COMMON, **sizes}) for sizes in (SMALL, MID))
     figures = [
-        ("trainer_small", measure(small, num_pairs=31, num_steps=20)),
-        ("trainer_mid", measure(mid, num_pairs=15, num_steps=10)),
+        ("trainer_small", measure(small, num_pairs=151, num_steps=4)),
+        ("trainer_mid", measure(mid, num_pairs=61, num_steps=2)),
     ]
     held = [show_figure(name, values, holds=AT_LEAST, bar=BAR) for name, values in figures]
     return 0 if all(held) else 1

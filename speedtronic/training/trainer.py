@@ -160,7 +160,8 @@ class Trainer:
             if weight == 0:  # its mean over no labels would be NaN
                 continue
             with self._precision.autocast():
-                loss = compute_loss(self._model, self._on_device(batch)) * weight
+                loss = compute_loss(self._model, self._on_device(batch))
+                loss = loss if weight == 1 else loss * weight
             (state.scaler.scale(loss) if state.scaler else loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
