@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from speedtronic.config_file import parse_file, parse_yaml
 from speedtronic.errors import ConfigError
+from speedtronic.fields import Section, fill, require
 from speedtronic.redaction import redact, show
 from speedtronic.sections import (
     CheckpointConfig,
@@ -25,10 +26,7 @@ from speedtronic.sections import (
     PrecisionConfig,
     RunConfig,
     SchedulerConfig,
-    Section,
     ValidationConfig,
-    fill,
-    require,
 )
 
 SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
@@ -37,11 +35,9 @@ SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
 FLAGS = ("compile", "gradient_checkpointing")
 """Keys of the top level that are values, not sections."""
 
-# What decides the numbers a run computes, and nothing about where or how fast it computes them.
-_TRAJECTORY: dict[str, Any] = {
-    "run": {"seed"},
-    "model": True,
-    "data": {
+TRAJECTORY: dict[str, tuple[str, ...]] = {
+    "run": ("seed",),
+    "data": (
         "text_path",
         "tokenizer",
         "dataset",
@@ -53,11 +49,12 @@ _TRAJECTORY: dict[str, Any] = {
         "shuffle",
         "drop_last",
         "seed",
-    },
-    "optimizer": set(OptimizerConfig.model_fields) - {"fused"},
-    "scheduler": True,
-    "precision": {"mode"},
+    ),
+    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
+    "scheduler": ("name", "warmup_steps", "max_steps", "min_lr_ratio"),
+    "precision": ("mode",),
 }
+"""What, besides all of `model`, decides the numbers a run computes; the rest is where, how fast."""
 
 
 class SpeedtronicConfig(Section):
@@ -203,11 +200,11 @@ class SpeedtronicConfig(Section):
     def fingerprint(self) -> str:
         """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
         values = self.to_dict()
-        values = {
-            section: values[section] if keys is True else {k: values[section][k] for k in keys}
-            for section, keys in _TRAJECTORY.items()
+        kept = {
+            section: {key: values[section][key] for key in keys}
+            for section, keys in TRAJECTORY.items()
         }
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        text = json.dumps({**kept, "model": values["model"]}, sort_keys=True, separators=(",", ":"))
         return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
     def under_output_dir(self, path: str) -> str:

@@ -10,32 +10,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from speedtronic.config import SpeedtronicConfig
+from speedtronic.config import TRAJECTORY, SpeedtronicConfig
 from speedtronic.errors import ConfigError, DriftError
 from speedtronic.redaction import redact, show
 
 DATA_KEY = "data.fingerprint"
 MISSING = "nothing"
 
-# The schedule's horizon has a rule of its own, a path says nothing of what lies there (the
-# fingerprint of the data does), and whether a kernel is fused is a matter of speed.
-_TRAJECTORY = {
-    "run": ("seed",),
-    "data": (
-        "tokenizer",
-        "dataset",
-        "dataset_args",
-        "num_tokens",
-        "block_size",
-        "target_batch_size",
-        "shuffle",
-        "drop_last",
-        "seed",
-    ),
-    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
-    "scheduler": ("name", "warmup_steps", "min_lr_ratio"),
-    "precision": ("mode",),
-}
+# The schedule's horizon has a rule of its own, and where data come from says nothing of what they
+# are: their fingerprint does.
+_NOT_JUDGED = {"scheduler.max_steps", "data.text_path", "data.synthetic"}
+_KEYS = [
+    (section, key)
+    for section, keys in TRAJECTORY.items()
+    for key in keys
+    if f"{section}.{key}" not in _NOT_JUDGED
+]
 # A difference in one of these is a difference in the shape of a parameter.
 _SHAPES = ("vocab_size", "n_layer", "n_kv_head", "d_model", "d_ff")
 # With a difference in one of these the optimizer's state is of other parameters.
@@ -102,7 +92,7 @@ def refuse_unallowable(allowed: Collection[str], config: SpeedtronicConfig) -> N
     Raises:
         ConfigError: a key is none of the trajectory, or cannot change in a run at all.
     """
-    known = {f"{section}.{key}" for section, keys in _TRAJECTORY.items() for key in keys}
+    known = {f"{section}.{key}" for section, key in _KEYS}
     known |= {f"model.{key}" for key in config.to_dict()["model"]} | {DATA_KEY}
     known -= _FIXED
     for key in allowed:
@@ -119,15 +109,12 @@ def refuse_unallowable(allowed: Collection[str], config: SpeedtronicConfig) -> N
 
 
 def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
-    found = []
-    for section, keys in _TRAJECTORY.items():
-        # A key that came after the checkpoint was written is as its default.
-        before, now = stored.get(section, {}), current[section]
-        found += [
-            Change(f"{section}.{key}", before[key], now[key])
-            for key in keys
-            if key in before and before[key] != now[key]
-        ]
+    # A key that came after the checkpoint was written is as its default.
+    found = [
+        Change(f"{section}.{key}", stored[section][key], current[section][key])
+        for section, key in _KEYS
+        if key in stored.get(section, {}) and stored[section][key] != current[section][key]
+    ]
     before, now = stored.get("model", {}), current["model"]
     for key in sorted({*before, *now} - set(_SHAPES)):
         if before.get(key, MISSING) != now.get(key, MISSING):

@@ -1,105 +1,28 @@
 """The sections of a configuration: one frozen class each, with its defaults and its rules."""
 
-import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-# The default of a field that follows another one. A section works it out when it is made, save
-# for the ones that follow another section: those are None until the section is in a whole config.
-DERIVED: Any = None
-
-Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-
-
-def _to_float(value: object) -> object:
-    """YAML 1.1 reads `3e-4`, which has no point, as text."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _to_path(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _to_pair(value: object) -> object:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("must be a list of two numbers, such as [0.9, 0.95]")
-    return tuple(value)
-
-
-def _to_text_path(value: object) -> object:
-    entries = value if isinstance(value, list | tuple) else [value]
-    paths = [_to_path(entry) for entry in entries]
-    if not paths or not all(isinstance(path, str) and path for path in paths):
-        raise ValueError("must be a file, a glob or a list of them")
-    return tuple(paths) if isinstance(value, list | tuple) else paths[0]
-
-
-def _to_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _to_level(value: object) -> object:
-    known = isinstance(value, str) and value.upper() in get_args(Level)
-    return str(value).upper() if known else value
-
-
-Count = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every generator takes
-Float = Annotated[float, BeforeValidator(_to_float)]
-Positive = Annotated[Float, Field(gt=0)]
-NonNegative = Annotated[Float, Field(ge=0)]
-BelowOne = Annotated[Float, Field(ge=0, lt=1)]
-Path = Annotated[str, BeforeValidator(_to_path)]
-TextPath = Annotated[str | tuple[str, ...], BeforeValidator(_to_text_path)]
-ObjectName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-"""`package.module:attribute`, imported from the working directory or the installed packages."""
-
-
-def fill(section: "Section", **derived: object) -> None:
-    """Set the fields still None, past `frozen` and without marking them as given by the user."""
-    for key, value in derived.items():
-        if section.__dict__[key] is None:
-            section.__dict__[key] = value
-
-
-def require(*rules: tuple[bool, str]) -> None:
-    """Raise one ValueError with the message, one line each, of every rule that does not hold."""
-    if broken := [message for holds, message in rules if not holds]:
-        raise ValueError("\n".join(broken))
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no silent conversions, no NaN or infinity."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        str_min_length=1,
-        use_attribute_docstrings=True,
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, given: Any) -> Any:
-        """Null for a whole section, or where null is the default, is the same as leaving it out."""
-        if not isinstance(given, Mapping):
-            return given
-        optional = {
-            key
-            for key, field in cls.model_fields.items()
-            if field.default is None or field.default_factory is not None
-        }
-        return {k: v for k, v in given.items() if v is not None or k not in optional}
+from speedtronic.fields import (
+    DERIVED,
+    BelowOne,
+    Count,
+    Float,
+    LevelName,
+    Names,
+    NonNegative,
+    NonNegativeInt,
+    ObjectName,
+    Pair,
+    Path,
+    Positive,
+    Section,
+    Seed,
+    TextPath,
+    fill,
+    require,
+)
 
 
 class RunConfig(Section):
@@ -281,7 +204,7 @@ class OptimizerConfig(Section):
     """AdamW, or Muon for the matrices of the hidden layers with AdamW for the rest."""
     lr: Positive = 3e-4
     """Peak learning rate."""
-    betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(_to_pair)] = (0.9, 0.95)
+    betas: Pair = (0.9, 0.95)
     """Decay rates of the running means of the gradient and of its square."""
     eps: Positive = 1e-8
     """Term added to the denominator for numerical stability."""
@@ -338,7 +261,7 @@ class ChunkConfig(Section):
 
 
 class LoggingConfig(Section):
-    level: Annotated[Level, BeforeValidator(_to_level)] = "INFO"
+    level: LevelName = "INFO"
     """Least severe messages to show, in upper or lower case."""
     file: Path | None = None
     """File for the messages too; a relative one lies under run.output_dir; null means none."""
@@ -346,5 +269,5 @@ class LoggingConfig(Section):
     """File of metrics, one JSON object per line; relative as above; null means none."""
     every_steps: Count = 10
     """Updates from one line of metrics to the next."""
-    hooks: Annotated[tuple[str, ...], BeforeValidator(_to_tuple)] = ()
+    hooks: Names = ()
     """What else is told of events: `tensorboard`, `wandb` (offline), `package.module:factory`."""

@@ -15,7 +15,8 @@ PACKAGE = ROOT / "speedtronic"
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
     ["errors", "redaction", "lifetime", "plan", "signals", "environment"],
-    ["config_file", "sections", "imports"],
+    ["config_file", "fields", "imports"],
+    ["sections"],
     ["config"],
     ["__init__", "drift", "schema"],
     ["checkpoint", "data", "model"],
