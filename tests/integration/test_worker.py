@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.recipes import exact_recipe, load, newest
 from tests.waiting import Processes, last_step, wait_until
 
 FAR = Chunk(0, 100_000)
+HANG_S = 15.0  # a process takes some seconds to start, more on a busy machine
 
 
 @contextmanager
@@ -87,11 +89,11 @@ def test_failures_without_a_new_checkpoint_are_counted_in_a_row(tmp_path: Path) 
 
 
 def test_a_hung_process_is_killed_and_the_next_attempt_gets_the_lock(tmp_path: Path) -> None:
-    config = exact_recipe(tmp_path, **{"chunk.hang_timeout_s": 8.0})
+    config = exact_recipe(tmp_path, **{"chunk.hang_timeout_s": HANG_S})
     with ChunkWorker(config) as worker:
         with (
             signalling(worker, tmp_path / "metrics.jsonl", signal.SIGSTOP),
-            pytest.raises(WorkerHung, match=r"completed no step for 8 s \(last step: \d+\)"),
+            pytest.raises(WorkerHung, match=r"completed no step for 15 s \(last step: \d+\)"),
         ):
             worker.train(FAR, None)
         assert worker.pid is None
@@ -100,9 +102,14 @@ def test_a_hung_process_is_killed_and_the_next_attempt_gets_the_lock(tmp_path: P
 
 
 def test_slow_but_moving_is_not_hung(tmp_path: Path) -> None:
-    config = exact_recipe(tmp_path, **{"chunk.hang_timeout_s": 8.0, "data.target_batch_size": 64})
-    with ChunkWorker(config) as worker:
-        assert worker.train(Chunk(0, 120), None).trained_to == 120
+    changes = {"chunk.hang_timeout_s": HANG_S, "data.target_batch_size": 64}
+    target, elapsed_s = 100, 0.0
+    with ChunkWorker(exact_recipe(tmp_path, **changes)) as worker:
+        while elapsed_s < HANG_S:
+            started = time.monotonic()
+            assert worker.train(Chunk(0, target), None).trained_to == target
+            elapsed_s = time.monotonic() - started
+            target *= 2
 
 
 PARENT = """
