@@ -105,7 +105,6 @@ class TextSource:
         self._sizes = [size for size in sizes if size]
         self._starts = np.cumsum([0, *self._sizes])
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
-        self._num_tokens = num_tokens
         self.block_size = block_size
         total_bytes = sum(self._sizes)
         self.num_bytes = total_bytes if num_tokens is None else min(total_bytes, num_tokens)
@@ -131,9 +130,9 @@ class TextSource:
         return stack([self[index] for index in indices])
 
     def fingerprint(self) -> str:
-        """Of names without folders, sizes and contents, in order, and of the cap."""
+        """Of names without folders, sizes and contents, in order."""
         files = [describe_file(file) for file in self._files]
-        return fingerprint(kind="text", files=files, num_tokens=self._num_tokens)
+        return fingerprint(kind="text", files=files)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": OrderedDict()}

@@ -1,5 +1,6 @@
 """What may change between the parts of a run, and how it is told."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from speedtronic.errors import (
 )
 from speedtronic.runtime import build_runtime, train_from_config
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
+from tests.unit.test_drift import FIXED, TRAJECTORY
 
 
 def test_a_changed_learning_rate_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -52,6 +54,22 @@ def test_an_allowed_change_is_applied_and_recorded(tmp_path: Path) -> None:
     # It is the run's own now: no need to allow it again, and the history stays.
     train_from_config(changed, resume=True, max_steps=16)
     assert newest(config).history == history
+
+
+@pytest.mark.parametrize("key", sorted(TRAJECTORY.keys() - set(FIXED) - {"model.n_head"}))
+def test_each_key_that_is_allowed_goes_on_and_is_recorded(key: str, tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path)
+    train_from_config(config, max_steps=4)
+    changed = config.override({key: TRAJECTORY[key]})
+    with pytest.raises(DriftError, match=re.escape(key)):
+        train_from_config(changed, resume=True, max_steps=8)
+    allowed = [key, "data.seed"] if key == "run.seed" else [key]
+    result = train_from_config(changed, resume=True, max_steps=8, allow_changes=allowed)
+    assert result.steps == 8
+    assert [entry["changed"] for entry in newest(config).history] == allowed
+    same = exact_recipe(tmp_path / "same")
+    train_from_config(same, max_steps=8)
+    assert newest(config).state_digest != newest(same).state_digest, "it was not applied"
 
 
 def test_moving_the_horizon_is_recorded(tmp_path: Path) -> None:
