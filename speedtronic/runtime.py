@@ -1,7 +1,6 @@
 """The composition root: from a configuration to objects that train, and from there to a result."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from speedtronic.begin import Beginning, Start, begin
@@ -111,12 +110,7 @@ class Runtime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _save(self, state: dict[str, Any]) -> None:

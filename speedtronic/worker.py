@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any, Self
 
 from speedtronic.checkpoint import Pointer
@@ -121,20 +120,15 @@ class ChunkWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _attempt(self, request: dict[str, Any]) -> ChunkResult:
-        if self._process is None or self._process.poll() is not None:
-            self._discard()
-            self._start()
         self.failed_in_a_row += 1  # until a checkpoint or the answer comes
         try:
+            if self._process is None or self._process.poll() is not None:
+                self._discard()
+                self._start()
             self._send(request)
             answer = self._await_answer()
         except (WorkerDied, WorkerHung, WorkerFailed):

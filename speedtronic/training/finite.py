@@ -20,7 +20,8 @@ def refuse_non_finite(weights: Mapping[str, Tensor], *, step: int, loss: float |
     floats = {name: x for name, x in weights.items() if torch.is_floating_point(x)}
     if not floats:
         return
-    sums = torch.stack([x.sum(dtype=torch.float32).cpu() for x in floats.values()])
+    device = next(iter(floats.values())).device
+    sums = torch.stack([x.sum(dtype=torch.float32).to(device) for x in floats.values()])
     if bool(torch.isfinite(sums).all()):
         return
     for name, x in floats.items():
