@@ -11,6 +11,7 @@ legacy/                     files of the older format, once its run was taken up
 
 import re
 import secrets
+from collections.abc import Iterable, Iterator
 
 POINTER = "latest.json"
 QUARANTINE = "quarantine"
@@ -19,6 +20,7 @@ LOCK = ".lock"
 
 MAX_STEP = 10**12 - 1
 
+_STEM = re.compile(r"step_([0-9]{12})")
 _CHECKPOINT = re.compile(r"step_([0-9]{12})\.(pt|json)")
 _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
 
@@ -37,6 +39,15 @@ def step_of(name: str) -> int | None:
     """The step whose payload or manifest is called `name`; None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match.group(1)) if match else None
+
+
+def steps(names: Iterable[str]) -> Iterator[int]:
+    """The steps that have a file among `names`, newest first."""
+    stems = {name[:17] for name in names if name.startswith("step_") and len(name) in (20, 22)}
+    for stem in sorted(stems, reverse=True):  # twelve digits: by name is by number
+        match = _STEM.fullmatch(stem)
+        if match:
+            yield int(match.group(1))
 
 
 def temporary_name(name: str) -> str:

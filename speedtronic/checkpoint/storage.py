@@ -1,7 +1,7 @@
 """Durable bytes under one directory; the only module that knows fsspec.
 
-`Storage` is the whole surface that the store needs: ten primitive operations on names relative to
-the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
+`Storage` is the whole surface that the store needs: eleven primitive operations on names relative
+to the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
 way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync.
 fsspec's own local transactions do neither the first nor the fsyncs, so they are not used.
 """
@@ -31,11 +31,14 @@ class Storage(Protocol):
 
     root: str
 
-    def list(self, folder: str = "") -> dict[str, int]:
-        """Name -> size in bytes of every regular file directly in a folder; no links."""
+    def list(self, folder: str = "") -> list[str]:
+        """The names, in any order, of the regular files directly in a folder; no links."""
 
     def exists(self, name: str) -> bool:
         """Whether anything is called `name`."""
+
+    def size(self, name: str) -> int:
+        """Bytes in an existing file."""
 
     def open(self, name: str) -> BinaryIO:
         """An existing regular file for reading; a link is refused."""
@@ -73,20 +76,20 @@ class LocalStorage:
         self._root = root
         self.root = str(root)
 
-    def list(self, folder: str = "") -> dict[str, int]:
+    def list(self, folder: str = "") -> list[str]:
         path = self._root / folder
         with self._errors("list", folder):
             if not path.exists():
-                return {}
+                return []
             with os.scandir(path) as entries:
-                return {
-                    entry.name: entry.stat(follow_symlinks=False).st_size
-                    for entry in entries
-                    if entry.is_file(follow_symlinks=False)
-                }
+                return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
 
     def exists(self, name: str) -> bool:
         return os.path.lexists(self._root / name)
+
+    def size(self, name: str) -> int:
+        with self._errors("read", name):
+            return (self._root / name).lstat().st_size
 
     def open(self, name: str) -> BinaryIO:
         with self._errors("read", name):

@@ -1,6 +1,6 @@
 """What a checkpoint directory holds and what of it is good. Reads only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -46,12 +46,11 @@ class Candidate:
         files: those of payload and manifest that are there, manifest first.
     """
 
-    def __init__(self, storage: Storage, step: int, sizes: Mapping[str, int]) -> None:
+    def __init__(self, storage: Storage, step: int, names: Collection[str]) -> None:
         self._storage = storage
-        self._sizes = sizes
         self.step = step
-        names = (layout.manifest_name(step), layout.payload_name(step))
-        self.files = [name for name in names if name in sizes]
+        mine = (layout.manifest_name(step), layout.payload_name(step))
+        self.files = [name for name in mine if name in names]
 
     @property
     def committed(self) -> bool:
@@ -78,12 +77,12 @@ class Candidate:
             CorruptError: they are not; the message gives expected and found.
         """
         entry = self.manifest.payload
-        size = self._sizes.get(entry.name)
-        if size is None:
+        if entry.name not in self.files:
             raise CorruptError(f"payload {entry.name} is missing")
-        if size != entry.size_bytes:
-            raise CorruptError(f"payload has {size} bytes, expected {entry.size_bytes}")
         try:
+            size = self._storage.size(entry.name)
+            if size != entry.size_bytes:
+                raise CorruptError(f"payload has {size} bytes, expected {entry.size_bytes}")
             data = read_bytes(self._storage, entry.name)
         except StorageError as error:
             raise CorruptError(str(error)) from error
@@ -104,12 +103,11 @@ class Candidate:
         return state
 
 
-def candidates(storage: Storage, sizes: Mapping[str, int] | None = None) -> Iterator[Candidate]:
+def candidates(storage: Storage) -> Iterator[Candidate]:
     """The steps that have files, newest first."""
-    sizes = storage.list() if sizes is None else sizes
-    steps = {step for name in sizes if (step := layout.step_of(name)) is not None}
-    for step in sorted(steps, reverse=True):
-        yield Candidate(storage, step, sizes)
+    names = frozenset(storage.list())
+    for step in layout.steps(names):
+        yield Candidate(storage, step, names)
 
 
 @dataclass(frozen=True)
@@ -150,14 +148,13 @@ class Survey:
 
 def survey(storage: Storage) -> Survey:
     """Read and verify every checkpoint of a directory; nothing is changed."""
-    sizes = storage.list()
     found = read_pointer(storage)
-    steps = list(candidates(storage, sizes))
+    steps = list(candidates(storage))
     any_manifest = any(candidate.committed for candidate in steps)
     run_id = found.pointer.run_id if found.pointer else None
     findings = []
     for candidate in steps:
-        finding = _finding(candidate, sizes, run_id, any_manifest)
+        finding = _finding(storage, candidate, run_id, any_manifest)
         if finding.status == "verified" and run_id is None:
             run_id = candidate.manifest.run_id
         findings.append(finding)
@@ -169,10 +166,11 @@ def survey(storage: Storage) -> Survey:
 
 
 def _finding(
-    candidate: Candidate, sizes: Mapping[str, int], run_id: str | None, any_manifest: bool
+    storage: Storage, candidate: Candidate, run_id: str | None, any_manifest: bool
 ) -> CheckpointFinding:
     name = layout.payload_name(candidate.step)
-    basics: dict[str, Any] = {"step": candidate.step, "file": name, "size_bytes": sizes.get(name)}
+    size = storage.size(name) if name in candidate.files else None
+    basics: dict[str, Any] = {"step": candidate.step, "file": name, "size_bytes": size}
     if not candidate.committed:
         status = "uncommitted" if any_manifest else "unverified"
         return CheckpointFinding(**basics, status=status, reason="it has no manifest")

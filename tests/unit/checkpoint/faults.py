@@ -50,11 +50,14 @@ class FaultyStorage:
         """Refuse every operation called `verb`, as a disk with an error would; "" mends it."""
         self._failing = verb
 
-    def list(self, folder: str = "") -> dict[str, int]:
+    def list(self, folder: str = "") -> list[str]:
         return self._do("list", folder, lambda: self._real.list(folder))
 
     def exists(self, name: str) -> bool:
         return self._do("exists", name, lambda: self._real.exists(name))
+
+    def size(self, name: str) -> int:
+        return self._do("size", name, lambda: self._real.size(name))
 
     def open(self, name: str) -> BinaryIO:
         return self._do("open", name, lambda: self._real.open(name))

@@ -30,9 +30,10 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def test_lists_regular_files_of_one_folder(storage: LocalStorage) -> None:
-    assert storage.list() == {"file": 7}
-    assert storage.list("folder") == {"inner": 5}
-    assert storage.list("missing") == {}
+    assert storage.list() == ["file"]
+    assert storage.list("folder") == ["inner"]
+    assert storage.list("missing") == []
+    assert storage.size("file") == 7
     with pytest.raises(StorageError, match="cannot list"):
         storage.list("file")
 
@@ -68,7 +69,8 @@ def test_deleting_what_is_gone_is_no_error(storage: LocalStorage) -> None:
 def test_publishing_replaces_the_whole(storage: LocalStorage) -> None:
     assert publish(storage, "file", lambda file: file.write(b"new")) == 3
     assert read_bytes(storage, "file") == b"new"
-    assert storage.list() == {"file": 3}
+    assert storage.list() == ["file"]
+    assert storage.size("file") == 3
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_failed_write_changes_nothing(
 
     with pytest.raises(expected):
         publish(storage, "file", write)
-    assert storage.list() == {"file": 7}
+    assert storage.list() == ["file"]
     assert read_bytes(storage, "file") == b"content"
 
 
