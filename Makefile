@@ -2,9 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo serve test test-page robustness check bench clean
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## create .venv with the tested versions (the other targets do it themselves)
 $(READY): pyproject.toml constraints.txt
@@ -17,8 +17,18 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## crash, resume, and prove the same bits
 	@$(VENV)/bin/python flows/resume_demo.py
 
+serve: $(READY)  ## Prefect's server, the deployments and a worker on this machine, until Ctrl-C
+	@$(VENV)/bin/python flows/serve.py
+
 test: $(READY)  ## every test, a process a core
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile
+
+test-page: $(READY)  ## what Prefect's page shows of a run, in headless Chromium
+	@command -v chromium >/dev/null || { echo "chromium is needed; on Debian: apt-get install chromium"; exit 1; }
+	@$(VENV)/bin/python -m pytest tests/page
+
+robustness: $(READY)  ## every fault at every operation of the store, some minutes; a JSON line for each kind
+	@$(VENV)/bin/python -m tests.robustness
 
 check: $(READY)  ## ruff and mypy
 	@$(VENV)/bin/ruff format --check .
@@ -26,7 +36,7 @@ check: $(READY)  ## ruff and mypy
 	@$(VENV)/bin/mypy
 
 bench: $(READY)  ## the ratios
-	@for script in $(filter-out %/figures.py,$(wildcard benchmarks/*.py)); do $(VENV)/bin/python $$script || exit 1; done
+	@for script in $(filter-out %/figures.py %/states.py,$(wildcard benchmarks/*.py)); do $(VENV)/bin/python $$script || exit 1; done
 
 clean:  ## remove everything the targets made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache runs/demo

@@ -33,7 +33,8 @@ from rich.table import Table  # noqa: E402
 from flows.train import train  # noqa: E402
 from speedtronic.checkpoint import open_storage, survey  # noqa: E402
 from speedtronic.checkpoint.lock import holder  # noqa: E402
-from speedtronic.report import RunReport, plot_losses  # noqa: E402
+from speedtronic.plot import plot_losses  # noqa: E402
+from speedtronic.report import RunReport  # noqa: E402
 from speedtronic.training.metrics import read_events  # noqa: E402
 
 RECIPE = str(ROOT / "configs/stdlib.yaml")

@@ -6,16 +6,20 @@ prefect deployment run speedtronic/train --param config=run.yaml --param max_ste
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.artifacts import RunView
+from flows.attempts import Attempts
+from flows.events import RunEvents
+from flows.restarts import has_history, mend, take_over, this_flow_run
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import Pointer
+from speedtronic.checkpoint.urls import local_path
 from speedtronic.config import take_target
-from speedtronic.errors import ConfigError, WorkerError, WorkerFailed
+from speedtronic.errors import ConfigError, WorkerError
 from speedtronic.plan import Chunk, plan_chunks, unsaved_steps
 from speedtronic.report import ChunkReport, RunReport
 from speedtronic.worker import ChunkResult, ChunkWorker
@@ -39,40 +43,30 @@ def train(
         allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
     """
     settings, target = _configure(config, output_dir, max_steps, overrides)
-    log = get_run_logger()
-    with ChunkWorker(settings, allow_changes=allow_changes or [], on_log=_log_in_run) as worker:
-        pointer = _retried(restore, "restore", settings, worker, saves=0)(worker)
-        start = pointer.step if pointer else 0
-        report = RunReport(
-            name=settings.run.name,
-            output_dir=settings.run.output_dir,
-            start_step=start,
-            target_step=max(start, target),
-            trained_to=start,
-            pointer=pointer,
-            samples=pointer.samples if pointer else 0,
-            tokens=pointer.tokens if pointer else 0,
-        )
-        chunks = plan_chunks(start=start, target=target, chunk_steps=settings.chunk.steps)
-        log.info(
-            "%s: from step %d to %d, chunks: %d", settings.run.name, start, target, len(chunks)
-        )
-        _warn_of_unsaved(settings, start, target)
-        for chunk in chunks:
-            entry = ChunkReport(chunk.start, chunk.target)
-            report.chunks.append(entry)
-            every = settings.checkpoint.every_steps
-            saves = chunk.target // every - chunk.start // every
-            result = _retried(train_chunk, chunk.name, settings, worker, saves=saves)(
-                worker, chunk, report.pointer, entry
-            )
-            report.pointer, report.trained_to = result.pointer, result.trained_to
-            report.samples, report.tokens = result.samples, result.tokens
-            report.loss, report.val_loss = result.loss, result.val_loss
-            report.notes += [note for note in result.notes if note not in report.notes]
-        report.restores = worker.restores
-    log.info(
-        "done: step %d, chunks: %d, attempts: %d", report.trained_to, len(chunks), report.attempts
+    take_over(settings)
+    events = RunEvents(settings.run.output_dir, settings.checkpoint_dir)
+    with RunView(settings) as view:
+        attempts = Attempts(settings, events, view)
+        if has_history(settings):
+            mend(settings)
+            events.look_for_quarantined()
+        with ChunkWorker(
+            settings,
+            allow_changes=allow_changes or [],
+            on_log=_log_in_run,
+            on_event=attempts.on_event,
+        ) as worker:
+            pointer = attempts.of(restore, "restore", worker, saves=0)(worker)
+            report = _begin_report(settings, pointer, target, worker.restores)
+            view.begin(report)
+            for chunk in _plan(settings, report):
+                _train_to(chunk, report, settings, attempts, worker)
+                view.chunk_ended()
+    get_run_logger().info(
+        "done: step %d, chunks: %d, attempts: %d",
+        report.trained_to,
+        len(report.chunks),
+        report.attempts,
     )
     return report
 
@@ -98,6 +92,7 @@ def train_chunk(
     finally:
         entry.elapsed_s += time.monotonic() - started
     entry.trained_to, entry.loss = result.trained_to, result.loss
+    entry.save_stall_s = result.save_stall_s
     return result
 
 
@@ -123,29 +118,55 @@ def _configure(
     return settings, settings.run.max_steps if target is None else target
 
 
-def _retried(
-    attempt: Any, name: str, settings: SpeedtronicConfig, worker: ChunkWorker, *, saves: int
-) -> Callable[..., Any]:
-    """The task, retried while `chunk.retries` attempts in a row have brought no new checkpoint.
-
-    Prefect wants a number: every save can be preceded by that many failures, and be followed by
-    one more before it is reported.
-    """
-    retries = settings.chunk.retries
-
-    def worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
-        error = state.data.exception if hasattr(state.data, "exception") else state.data
-        if isinstance(error, WorkerFailed) and not error.retryable:
-            return False
-        return worker.failed_in_a_row <= retries
-
-    retried: Callable[..., Any] = attempt.with_options(
-        task_run_name=name,
-        retries=retries + saves * (retries + 1),
-        retry_delay_seconds=settings.chunk.retry_delay_s,
-        retry_condition_fn=worth_retrying,
+def _begin_report(
+    settings: SpeedtronicConfig, pointer: Pointer | None, target: int, restores: list[int]
+) -> RunReport:
+    start = pointer.step if pointer else 0
+    flow_run = this_flow_run()
+    report = RunReport(
+        flow_run=str(flow_run.id) if flow_run else None,
+        name=settings.run.name,
+        output_dir=settings.run.output_dir,
+        start_step=start,
+        target_step=max(start, target),
+        trained_to=start,
+        pointer=pointer,
+        samples=pointer.samples if pointer else 0,
+        tokens=pointer.tokens if pointer else 0,
+        restores=restores,  # the worker's own list, which grows with every load
     )
-    return retried
+    report.take_up(local_path(settings.run.output_dir))
+    return report
+
+
+def _plan(settings: SpeedtronicConfig, report: RunReport) -> list[Chunk]:
+    start, target = report.start_step, report.target_step
+    chunks = plan_chunks(start=start, target=target, chunk_steps=settings.chunk.steps)
+    get_run_logger().info(
+        "%s: from step %d to %d, chunks: %d", report.name, start, target, len(chunks)
+    )
+    _warn_of_unsaved(settings, start, target)
+    return chunks
+
+
+def _train_to(
+    chunk: Chunk,
+    report: RunReport,
+    settings: SpeedtronicConfig,
+    attempts: Attempts,
+    worker: ChunkWorker,
+) -> None:
+    """Train one chunk, from the pointer that the one before handed on."""
+    entry = ChunkReport(chunk.start, chunk.target)
+    report.chunks.append(entry)
+    every = settings.checkpoint.every_steps
+    saves = chunk.target // every - chunk.start // every
+    task_of_chunk = attempts.of(train_chunk, chunk.name, worker, saves=saves)
+    result = task_of_chunk(worker, chunk, report.pointer, entry)
+    report.pointer, report.trained_to = result.pointer, result.trained_to
+    report.samples, report.tokens = result.samples, result.tokens
+    report.loss, report.val_loss = result.loss, result.val_loss
+    report.notes += [note for note in result.notes if note not in report.notes]
 
 
 def _warn_of_unsaved(settings: SpeedtronicConfig, start: int, target: int) -> None:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from speedtronic.checkpoint import Checkpoint, CheckpointStore, Pointer, open_storage
-from speedtronic.checkpoint.storage import local_path
+from speedtronic.checkpoint.urls import local_path
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.drift import check_drift
 from speedtronic.environment import environment_changes
@@ -36,6 +36,7 @@ class Start:
         allow_changes: keys of the trajectory that may differ from the checkpoint's.
         schedule_max_steps: moves the schedule's horizon.
         trust_legacy: with `resume`, take up a run of Speedtronic 2.0.
+        reject: with `resume`, a step to set aside first, and why.
 
     Raises:
         UsageError: two of them contradict each other.
@@ -47,6 +48,7 @@ class Start:
     allow_changes: Sequence[str] = ()
     schedule_max_steps: int | None = None
     trust_legacy: bool = False
+    reject: tuple[int, str] | None = None
 
     def __post_init__(self) -> None:
         if self.init_from is not None and self.fork_from is not None:
@@ -102,6 +104,8 @@ def begin(
         about = {"data_fingerprint": data_fingerprint, "environment": environment}
         for difference in take_up(state, store, config, about):
             beginning.note(difference)
+    if start.resume and start.reject is not None:
+        store.reject(*start.reject)
     checkpoint = store.select() if start.resume else None
     if checkpoint is not None:
         beginning.pointer = checkpoint.manifest.pointer()

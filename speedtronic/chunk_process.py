@@ -5,9 +5,11 @@ One JSON object a line: requests come on standard input, events go to the file d
     requests  {"config": {...}, "allow_changes": [...]}  first, once
               {"command": "restore"}                     load the newest good checkpoint
               {"command": "train", "target": 40, "pointer": {...} | null}
+              either with "reject": {"step": 20, "reason": ...} | null, set aside before loading
     events    {"event": "log", "level": 20, "name": ..., "message": ...}
               {"event": "restored" | "step" | "saved", "step": 20}
-              {"event": "done", "pointer": {...} | null, "step": 40, "loss": 2.3, "samples": ...}
+              {"event": "done", "pointer": {...} | null, "step": 40, "loss": 2.3, "samples": ...,
+               "saves": 2, "save_stall_s": 0.1, "save_durable_s": 0.9}
               {"event": "failed", "kind": ..., "message": ..., "retryable": false}
 
 It holds the run's lock, and ends when its parent does, when its input ends, or on SIGTERM: then
@@ -31,7 +33,8 @@ from speedtronic.console import PlainProgress, configure_logging
 from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from speedtronic.lifetime import end_with_parent
 from speedtronic.output import logging_path
-from speedtronic.runtime import Runtime, build_runtime
+from speedtronic.run import Runtime
+from speedtronic.runtime import build_runtime
 
 STEP_EVENT_EVERY_S = 0.2
 
@@ -78,12 +81,15 @@ class ChunkProcess:
         self._runtime: Runtime | None = None
         self._progress: PlainProgress | None = None
         self._last_step_event = 0.0
+        self._saves_told = 0
+        self._reject: dict[str, Any] | None = None
         self._training = False
         self._stop_requested = False
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def handle(self, request: dict[str, Any]) -> None:
         """Answer one request with `done` or `failed`."""
+        self._reject = request["reject"]
         if request["command"] == "restore":
             self._load()
             self._done()
@@ -126,11 +132,13 @@ class ChunkProcess:
 
     def _load(self) -> Runtime:
         self.close()
+        self._saves_told = 0
         self._runtime = build_runtime(
             self._config,
             resume=True,
             allow_changes=self._allow_changes,
             hooks=[self],
+            reject=(self._reject["step"], self._reject["reason"]) if self._reject else None,
             on_step=self.on_step,
         )
         self._events.send("restored", step=self._runtime.state.step)
@@ -150,6 +158,8 @@ class ChunkProcess:
     def _done(self) -> None:
         assert self._runtime is not None
         state, pointer = self._runtime.state, self._runtime.pointer
+        saves = self._runtime.saves[self._saves_told :]
+        self._saves_told += len(saves)
         self._events.send(
             "done",
             pointer=pointer and pointer.model_dump(),
@@ -159,6 +169,9 @@ class ChunkProcess:
             loss=state.loss,
             val_loss=state.val_loss,
             notes=self._runtime.notes,
+            saves=len(saves),
+            save_stall_s=sum(saved.stall_s for saved in saves),
+            save_durable_s=max((saved.durable_s for saved in saves), default=0.0),
         )
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:

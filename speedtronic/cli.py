@@ -15,6 +15,7 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
 
+from speedtronic import maintenance
 from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 
@@ -126,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("directory", metavar="DIR", help="a run's output or checkpoint directory")
     inspect.add_argument("--json", action="store_true", help="print a JSON object")
     inspect.set_defaults(command=_inspect)
+
+    maintenance.add_commands(commands, common)
 
     schema = commands.add_parser(
         "schema", parents=[common], help="print the JSON schema of a configuration, for editors"

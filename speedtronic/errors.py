@@ -110,7 +110,15 @@ class WorkerError(SpeedtronicError):
 
 
 class WorkerDied(WorkerError):
-    """The worker process ended before it answered; the message names the signal or exit code."""
+    """The worker process ended before it answered; the message names the signal or exit code.
+
+    Attributes:
+        on_request: whether it was told to end, by SIGTERM, and did so in good order.
+    """
+
+    def __init__(self, message: str, *, on_request: bool) -> None:
+        super().__init__(message)
+        self.on_request = on_request
 
 
 class WorkerHung(WorkerError):

@@ -5,7 +5,7 @@ A hook has `on_event(event, payload)` and hears, in the training thread and in t
     run_started       step, run_id (None before the first save), config (secrets blanked)
     train_step        step, loss, lr, samples, tokens, tokens_per_s
     validation        step, val_loss
-    checkpoint_saved  the fields of the pointer
+    checkpoint_saved  the fields of the pointer, save_stall_s, save_durable_s, save_bytes
     run_ended         step
 
 A killed process sends no `run_ended`. What it logged after the last checkpoint is logged again by
@@ -179,7 +179,7 @@ class WandbOffline:
             self._rows.on_event("row", row)
             self._log(row)
         elif event == "checkpoint_saved" and self._rows:
-            self._rows.flush()
+            self._rows.sync()
         elif event == "run_ended" and self._run:
             self._close(payload["step"])
 

@@ -7,24 +7,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from speedtronic.checkpoint.storage import LocalStorage, local_path, open_storage
+from speedtronic.checkpoint.storage import Storage
+from speedtronic.checkpoint.urls import is_local, local_path, open_storage
 from speedtronic.checkpoint.verify import Survey
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError, UsageError
 
 
-def find_store(directory: str) -> LocalStorage:
-    """The checkpoints of a run's output directory, or those in `directory` itself.
+def find_store(directory: str) -> Storage:
+    """The checkpoints of a run's output directory, or those in `directory`, a path or URL, itself.
 
     Raises:
         UsageError: there is no such directory.
     """
+    if not is_local(directory):
+        return open_storage(directory)
     path = local_path(directory)
     if not path.is_dir():
         raise UsageError(f"{directory} is not a directory")
     if (path / "config.yaml").exists():
         # Where the run says it keeps them; but the directory may have been moved since.
         stored = _checkpoint_directory(path / "config.yaml")
+        if not is_local(stored):
+            return open_storage(stored)
         path = path / stored if "://" not in stored else local_path(stored)
     elif (path / "checkpoints").is_dir():
         path = path / "checkpoints"

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from speedtronic.checkpoint.storage import local_path
+from speedtronic.checkpoint.urls import is_local, local_path
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import OutputDirError
 
@@ -59,7 +59,7 @@ def write_config(config: SpeedtronicConfig) -> None:
 
 def _folders(config: SpeedtronicConfig, checkpoints: bool) -> dict[str, Path]:
     folders = {"run.output_dir": local_path(config.run.output_dir)}
-    if checkpoints:
+    if checkpoints and is_local(config.checkpoint_dir):
         folders["checkpoint.directory"] = local_path(config.checkpoint_dir)
     return folders
 

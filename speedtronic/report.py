@@ -1,11 +1,21 @@
-"""What happened in a run, as a record, and its loss as a picture."""
+"""What happened in a run: as a record, and as files in its directory."""
 
+import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from speedtronic.checkpoint import Pointer
+
+REPORT_JSON = "report.json"
+REPORT_MD = "report.md"
+
+MAX_ROWS = 200  # of a table for people; report.json has them all
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -19,6 +29,7 @@ class ChunkReport:
         failures: how each failed attempt ended, in order.
         elapsed_s: wall time, retries and their delays included.
         loss: mean loss of the chunk's last update.
+        save_stall_s: seconds for which its saves held training, in all.
     """
 
     start: int
@@ -28,6 +39,12 @@ class ChunkReport:
     failures: list[str] = field(default_factory=list)
     elapsed_s: float = 0.0
     loss: float | None = None
+    save_stall_s: float = 0.0
+
+    @property
+    def signals(self) -> list[str]:
+        """The signals that ended attempts, in order."""
+        return [name for text in self.failures for name in re.findall(r"\bSIG[A-Z0-9]+\b", text)]
 
 
 @dataclass
@@ -45,7 +62,10 @@ class RunReport:
         val_loss: the newest validation loss; None before the first.
         notes: what differs from when the run was begun or last saved.
         chunks: in order.
+        flow_run: id of the flow run.
         restores: the steps at which state was loaded from disk, the start included, in order.
+        checkpoints: `step`, `file` and `digest` of what was in the store at the end.
+        earlier_chunks, earlier_restores: the same of the flow runs before this one.
     """
 
     name: str
@@ -61,6 +81,10 @@ class RunReport:
     notes: list[str] = field(default_factory=list)
     chunks: list[ChunkReport] = field(default_factory=list)
     restores: list[int] = field(default_factory=list)
+    flow_run: str | None = None
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    earlier_chunks: list[ChunkReport] = field(default_factory=list)
+    earlier_restores: list[int] = field(default_factory=list)
 
     @property
     def attempts(self) -> int:
@@ -72,47 +96,131 @@ class RunReport:
         """How each failed attempt ended, in order."""
         return [failure for chunk in self.chunks for failure in chunk.failures]
 
+    @property
+    def all_chunks(self) -> list[ChunkReport]:
+        """Those of this flow run and of the ones before it."""
+        return self.earlier_chunks + self.chunks
 
-def plot_losses(
-    path: Path,
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
-    *,
-    marks: Mapping[str, Sequence[int]],
-    title: str,
-) -> None:
-    """Draw the loss of runs over each other as a PNG, with steps marked.
+    @property
+    def restarts(self) -> list[int]:
+        """The steps at which the run went on from disk, in order; its beginning is none."""
+        return (self.earlier_restores + self.restores)[1:]
+
+    def take_up(self, directory: Path) -> None:
+        """Put before this flow run what `report.json` in `directory` tells of the ones before it.
+
+        A report of another run is no part of this one's past; nor is one that cannot be read,
+        which a warning says.
+        """
+        path = directory / REPORT_JSON
+        try:
+            former = json.loads(path.read_text(encoding="utf-8"))
+            chunks, restores = [_chunk(record) for record in former["chunks"]], former["restores"]
+            run_id = former["run_id"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("%s tells nothing of earlier flow runs: %s", path, error)
+            return
+        if run_id is None or (self.pointer and self.pointer.run_id == run_id):
+            self.earlier_chunks, self.earlier_restores = chunks, restores
+
+    def take_from_store(self, pointers: Sequence[Pointer]) -> None:
+        """Take up what is in the store at the end of the flow run, newest first."""
+        self.checkpoints = [
+            {"step": pointer.step, "file": pointer.file, "digest": pointer.digest}
+            for pointer in pointers
+        ]
+        newest = pointers[0] if pointers else None
+        if newest and newest.step > self.trained_to:
+            self.pointer, self.trained_to = newest, newest.step
+            self.samples, self.tokens = newest.samples, newest.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `chunks` and `restores` are those of the whole run."""
+        record = asdict(self) | {
+            "run_id": self.pointer and self.pointer.run_id,
+            "pointer": self.pointer and self.pointer.model_dump(),
+            "chunks": [asdict(c) | {"signals": c.signals} for c in self.all_chunks],
+            "restores": self.earlier_restores + self.restores,
+            "restarts": self.restarts,
+        }
+        del record["earlier_chunks"], record["earlier_restores"]
+        return record
+
+    def to_markdown(self) -> str:
+        """For people: where the run is, what went wrong, and its chunks as a table."""
+        lines = [
+            f"# {self.name}: step {self.trained_to} of {self.target_step}",
+            "",
+            f"- directory: `{self.output_dir}`",
+            f"- trained on: {self.samples:,} samples, {self.tokens:,} tokens",
+            f"- loss: {_number(self.loss)}, on held-out data: {_number(self.val_loss)}",
+            f"- newest checkpoint: {self._checkpoint()}",
+            f"- went on from disk: {_listed(self.restarts)}",
+            *(f"- note: {note}" for note in self.notes),
+            "",
+        ]
+        rows = self.rows()
+        if rows:
+            lines += ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
+            lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
+        for chunk in self.all_chunks[-MAX_ROWS:]:
+            lines += [f"\nSteps {chunk.start}-{chunk.target}:\n"] if chunk.failures else []
+            lines += [f"- {failure.splitlines()[0]}" for failure in chunk.failures if failure]
+        return "\n".join(lines) + "\n"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The chunks as a table for people: the newest `MAX_ROWS`, oldest first."""
+        return [
+            {
+                "steps": f"{chunk.start}-{chunk.target}",
+                "reached": "not yet" if chunk.trained_to is None else chunk.trained_to,
+                "attempts": chunk.attempts,
+                "signals": ", ".join(chunk.signals) or "none",
+                "seconds": f"{chunk.elapsed_s:.1f}",
+                "loss": _number(chunk.loss),
+                "stall in saves": f"{chunk.save_stall_s:.3f} s",
+            }
+            for chunk in self.all_chunks[-MAX_ROWS:]
+        ]
+
+    def _checkpoint(self) -> str:
+        if self.pointer is None:
+            return "none"
+        return (
+            f"step {self.pointer.step}, `{self.pointer.file}`, state `{self.pointer.state_digest}`"
+        )
+
+
+def write_report(report: RunReport, directory: Path) -> None:
+    """Write `report.json` and `report.md`; a crash leaves each as it was or as it is now.
 
     Args:
-        path: of the picture; its directory exists.
-        runs: name -> `train_step` events, each with `step` and `loss`.
-        marks: name of a run -> steps to mark on its curve.
-        title: above the picture.
+        report: of the run.
+        directory: of the run; it exists.
     """
-    import matplotlib as mpl  # over half a second to import, and wanted at the end only
+    _replace(
+        directory / REPORT_JSON,
+        json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
+    )
+    _replace(directory / REPORT_MD, report.to_markdown())
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 4.5), dpi=130, layout="constrained")
-    styles: list[dict[str, Any]] = [
-        {"color": "#1f4e79", "lw": 3.5, "alpha": 0.35},
-        {"color": "#c8501e", "lw": 1.2},
-    ]
-    for (name, events), style in zip(runs.items(), styles, strict=False):
-        steps = [event["step"] for event in events]
-        losses = [event["loss"] for event in events]
-        axes.plot(steps, losses, label=name, **style)
-        at = dict(zip(steps, losses, strict=True))
-        marked = [step for step in marks.get(name, ()) if step in at]
-        if marked:
-            axes.plot(
-                marked, [at[s] for s in marked], "x", color="black", ms=9, mew=2, label="killed"
-            )
-            for step in marked:
-                axes.axvline(step, color="black", lw=0.6, ls=":")
-    axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.2)
-    axes.legend(frameon=False)
-    figure.savefig(path)
-    plt.close(figure)
+def _chunk(record: Mapping[str, Any]) -> ChunkReport:
+    known = {item.name for item in fields(ChunkReport)}
+    return ChunkReport(**{key: value for key, value in record.items() if key in known})
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return f"at step {', '.join(map(str, steps))}" if steps else "never"
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

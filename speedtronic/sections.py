@@ -243,6 +243,10 @@ class CheckpointConfig(Section):
     """Number of newest checkpoints to keep; null keeps all."""
     keep_best: Count | None = None
     """Number of checkpoints with the lowest validation loss to keep besides; null means none."""
+    keep_every: Count | None = None
+    """Keep besides those whose step this divides; null means none."""
+    async_save: bool = True
+    """Whether training goes on while a checkpoint is written, for as much host memory again."""
     resume: bool = False
     """Whether to go on from the newest good checkpoint."""
     save_on_stop: bool = False
@@ -254,6 +258,8 @@ class ChunkConfig(Section):
     """Updates in one chunk, a multiple of checkpoint.every_steps, which is also what null means."""
     retries: NonNegativeInt = 3
     """Attempts in a row without a new checkpoint, after the first, before the chunk fails."""
+    quarantine_after: Count = 3
+    """Deaths in a row after loading a checkpoint until it is set aside and the one before tried."""
     retry_delay_s: NonNegative = 1.0
     """Pause before a retry, in seconds."""
     hang_timeout_s: Positive = 1800.0

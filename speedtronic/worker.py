@@ -20,11 +20,13 @@ from typing import IO, Any, Self
 
 from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.errors import WorkerDied, WorkerFailed, WorkerHung
+from speedtronic.errors import WorkerDied, WorkerError, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
+from speedtronic.suspicion import Suspicion
 
 STOP_GRACE_S = 20.0  # Prefect sends SIGKILL 30 s after it asked a flow to end
 POLL_S = 0.05
+STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,9 @@ class ChunkResult:
         loss: mean loss of the last update; None before the first one.
         val_loss: the newest validation loss; None before the first.
         notes: what differs from when the run was begun or last saved, for people.
+        saves: checkpoints committed.
+        save_stall_s: seconds for which these held training, in all.
+        save_durable_s: seconds until one was durable, at most.
     """
 
     pointer: Pointer | None
@@ -50,6 +55,9 @@ class ChunkResult:
     loss: float | None
     val_loss: float | None
     notes: list[str]
+    saves: int = 0
+    save_stall_s: float = 0.0
+    save_durable_s: float = 0.0
 
 
 class ChunkWorker:
@@ -60,6 +68,7 @@ class ChunkWorker:
         allow_changes: keys that may differ from the run's checkpoint.
         on_log: given each log line of the child as (level, logger's name, message); by default it
             is logged here under the same name.
+        on_event: told of each other event of the child as it comes: see `chunk_process`.
 
     Attributes:
         failed_in_a_row: attempts that ended without a new checkpoint since the last one.
@@ -72,13 +81,16 @@ class ChunkWorker:
         *,
         allow_changes: Sequence[str] = (),
         on_log: Callable[[int, str, str], None] | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._config = config
         self._allow_changes = list(allow_changes)
         self._on_log = on_log or _log_here
+        self._on_event = on_event
         self._process: subprocess.Popen[str] | None = None
         self._events: IO[bytes] | None = None
         self._unread = b""
+        self._suspicion = Suspicion(config.chunk.quarantine_after)
         self.failed_in_a_row = 0
         self.restores: list[int] = []
 
@@ -129,12 +141,15 @@ class ChunkWorker:
             if self._process is None or self._process.poll() is not None:
                 self._discard()
                 self._start()
-            self._send(request)
+            self._send(request | {"reject": self._suspicion.verdict()})
             answer = self._await_answer()
-        except (WorkerDied, WorkerHung, WorkerFailed):
+        except (WorkerDied, WorkerHung, WorkerFailed) as error:
             self._discard()
+            if _is_death(error):
+                self._suspicion.died(str(error))
             raise
         self.failed_in_a_row = 0
+        self._suspicion.committed()
         return ChunkResult(
             pointer=answer["pointer"] and Pointer.model_validate(answer["pointer"]),
             trained_to=answer["step"],
@@ -143,6 +158,9 @@ class ChunkWorker:
             loss=answer["loss"],
             val_loss=answer["val_loss"],
             notes=answer["notes"],
+            saves=answer["saves"],
+            save_stall_s=answer["save_stall_s"],
+            save_durable_s=answer["save_durable_s"],
         )
 
     def _start(self) -> None:
@@ -223,13 +241,17 @@ class ChunkWorker:
             )
         elif event["event"] == "saved":
             self.failed_in_a_row = 0
+            self._suspicion.committed()
         elif event["event"] == "restored":
             self.restores.append(event["step"])
+            self._suspicion.loaded(event["step"])
+        if event["event"] != "log" and self._on_event is not None:
+            self._on_event(event)
 
     def _died(self) -> WorkerDied:
         assert self._process is not None
         code = self._process.wait()
-        return WorkerDied(f"worker {self._process.pid} {_death(code)}")
+        return WorkerDied(f"worker {self._process.pid} {_death(code)}", on_request=code == STOPPED)
 
     def _discard(self) -> None:
         """Make sure that the process is dead and reaped, so that its lock is free."""
@@ -249,11 +271,17 @@ def _log_here(level: int, name: str, message: str) -> None:
     logging.getLogger(name).log(level, "%s", message)
 
 
+def _is_death(error: WorkerError) -> bool:
+    """Whether the attempt ended as what it had loaded may have made it end."""
+    if isinstance(error, WorkerDied):
+        return not error.on_request
+    return not isinstance(error, WorkerFailed) or error.retryable
+
+
 def _death(code: int) -> str:
+    if code == STOPPED:
+        return "stopped on SIGTERM"
     if code >= 0:
-        number = code - 128
-        if number == signal.SIGTERM:
-            return "stopped on SIGTERM"
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name
     hints = {

@@ -46,8 +46,9 @@ def exact_recipe(output_dir: Path, **changes: Any) -> SpeedtronicConfig:
 
 
 def newest(config: SpeedtronicConfig) -> Manifest:
-    """The manifest of the newest checkpoint of a run; reads only."""
-    return next(iter(candidates(open_storage(config.checkpoint_dir)))).manifest
+    """The manifest of the newest committed checkpoint of a run; reads only."""
+    found = candidates(open_storage(config.checkpoint_dir))
+    return next(candidate for candidate in found if candidate.committed).manifest
 
 
 def load(config: SpeedtronicConfig) -> dict[str, Any]:

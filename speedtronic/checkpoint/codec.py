@@ -1,19 +1,26 @@
 """State dict <-> the bytes of a payload.
 
 The payload is what `torch.save` writes: a zip file that any PyTorch reads. Loading is always with
-`weights_only=True`, so nothing in a file is ever executed.
+`weights_only=True`, so nothing in a file is ever executed. The zip's own CRC-32 is left out: it
+costs more than hashing and writing together, and the manifest's digest covers every byte.
 """
 
 import io
 import pickle
+import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 import torch
 
 from speedtronic.checkpoint.digest import DigestingWriter
+from speedtronic.checkpoint.reading import Payload
 from speedtronic.errors import CorruptError
+
+# How torch says it, in whatever class of exception.
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "bad_alloc")
 
 
 def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
@@ -25,21 +32,40 @@ def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
     Raises:
         TypeError: something in it would not load again with `weights_only`; nothing was written.
     """
+    assert sys.byteorder == "little", "a payload is little-endian"
     _refuse_unloadable(state, "")
     writer = DigestingWriter(file)
-    torch.save(state, cast(BinaryIO, writer))  # torch only ever calls write and flush
+    with _without_crc32():
+        torch.save(state, cast(BinaryIO, writer))  # torch only ever calls write and flush
     return writer.digest(), writer.size_bytes
 
 
-def decode(data: bytes) -> dict[str, Any]:
-    """The state dict in a payload's bytes, its tensors on the CPU.
+def load(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
+    """The state dict in the payload that the manifest describes, its tensors on the CPU.
+
+    Memory beyond the result is some MiB.
 
     Raises:
-        CorruptError: not a state dict, or one that would need to run code to load.
+        CorruptError: other bytes, not a state dict, or one that would need to run code to load.
+        OSError: the file cannot be read.
         MemoryError: there is not enough memory for it here and now.
     """
+    verified = Payload(file, size_bytes, digest)
+    return _loaded(cast(BinaryIO, verified), verified.map_location)
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The state dict in a payload's bytes that nothing vouches for, its tensors on the CPU.
+
+    Raises:
+        CorruptError, MemoryError: as `load`.
+    """
+    return _loaded(io.BytesIO(data), "cpu")
+
+
+def _loaded(file: BinaryIO, map_location: Any) -> dict[str, Any]:
     try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
         reason = lines[-1] if lines else "unknown content"
@@ -47,12 +73,22 @@ def decode(data: bytes) -> dict[str, Any]:
     except MemoryError:
         raise  # says nothing of the file
     except Exception as error:  # torch raises a dozen kinds for damaged files
-        if "not enough memory" in str(error):
+        if any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(str(error)) from error
         raise CorruptError(f"payload does not load: {type(error).__name__}: {error}") from None
     if not isinstance(state, dict):
         raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
     return state
+
+
+@contextmanager
+def _without_crc32() -> Iterator[None]:
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 # Subclasses, such as torch's own TorchVersion of str, are pickled by name and refused on loading.

@@ -3,6 +3,7 @@
 latest.json                 the pointer
 step_000000000004.pt        payload
 step_000000000004.json      manifest: its presence commits the payload
+step_000000000004.pin       keeps retention away from it
 quarantine/                 rejected files, the reason beside each
 legacy/                     files of the older format, once its run was taken up
 .lock                       held by the one process that writes
@@ -22,6 +23,7 @@ MAX_STEP = 10**12 - 1
 
 _STEM = re.compile(r"step_([0-9]{12})")
 _CHECKPOINT = re.compile(r"step_([0-9]{12})\.(pt|json)")
+_PIN = re.compile(r"step_([0-9]{12})\.pin")
 _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
 
 
@@ -33,6 +35,16 @@ def payload_name(step: int) -> str:
 def manifest_name(step: int) -> str:
     """`step_000000000004.json` for step 4."""
     return f"step_{step:012d}.json"
+
+
+def pin_name(step: int) -> str:
+    """`step_000000000004.pin` for step 4."""
+    return f"step_{step:012d}.pin"
+
+
+def pinned_steps(names: Iterable[str]) -> list[int]:
+    """The steps that have a pin among `names`."""
+    return [int(match.group(1)) for name in names if (match := _PIN.fullmatch(name))]
 
 
 def step_of(name: str) -> int | None:

@@ -1,20 +1,26 @@
 """One writer per run: a lock that the operating system drops when its holder dies.
 
-An flock on `.lock`, so a dead process never blocks. The file's content names the holder for the
-message of whoever is refused; it says nothing about whether the lock is held.
+An flock on `.lock`, so a dead process never blocks. The file's content names the holder, for the
+message of whoever is refused, and tells a process that was stopped for long whether it is still
+the one: an operator may have removed the file, or a file system may keep no locks.
 """
 
 import contextlib
-import json
+import logging
 import os
-import socket
-from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from speedtronic.checkpoint import layout
+from speedtronic.checkpoint.holder import Record, describe, from_bytes, lost, this_process, to_bytes
+from speedtronic.checkpoint.lease import Lease
+from speedtronic.checkpoint.object_storage import ObjectStorage
+from speedtronic.checkpoint.probe import what_does_not_hold
+from speedtronic.checkpoint.storage import Storage
 from speedtronic.errors import OutputDirError, RunLockedError
+
+logger = logging.getLogger(__name__)
 
 
 class RunLock:
@@ -24,11 +30,14 @@ class RunLock:
     """
 
     def __init__(self, root: str) -> None:
-        self._path = Path(root) / layout.LOCK
+        self._root = Path(root)
+        self._path = self._root / layout.LOCK
         self._lock = FileLock(self._path, thread_local=False)
+        self._record: Record = {}
+        self._file = (0, 0)
 
     def acquire(self) -> None:
-        """Take the lock or fail at once.
+        """Take the lock or fail at once; warn of what the file system does not promise.
 
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
@@ -37,33 +46,66 @@ class RunLock:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise RunLockedError(
-                f"{self._path.parent} is being trained by {_describe(holder(self._path.parent))}; "
+                f"{self._root} is being trained by {describe(holder(self._root))}; "
                 "wait for it to end, or stop it"
             ) from None
         except OSError as error:
             raise OutputDirError(f"cannot lock {self._path}: {error.strerror}") from error
-        record = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        self._path.write_text(json.dumps(record) + "\n")
+        self._record = this_process()
+        try:
+            self._file = _write(self._path, to_bytes(self._record))
+        except OSError as error:
+            self._lock.release()
+            raise OutputDirError(f"cannot write {self._path}: {error.strerror}") from error
+        for warning in what_does_not_hold(self._root):
+            logger.warning("%s", warning)
+
+    def confirm(self) -> None:
+        """Return if the lock is still this process's.
+
+        Raises:
+            RunLockedError: the file was replaced or removed; names who has the lock now.
+        """
+        try:
+            content, file = _read(self._path)
+        except OSError:
+            content, file = b"", (0, 0)
+        record = from_bytes(content)
+        if file != self._file or record.get("token") != self._record["token"]:
+            raise lost(str(self._root), record)
 
     def release(self) -> None:
         """Give the lock up; the file stays."""
         self._lock.release()
 
 
-def holder(root: str | Path) -> dict[str, object]:
-    """Who last took the lock of `root`: host, pid, since; empty when unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads((Path(root) / layout.LOCK).read_text())
-        if isinstance(record, dict):
-            return record
+def open_lock(storage: Storage) -> RunLock | Lease:
+    """The lock of one writer for a storage; not taken yet."""
+    return Lease(storage) if isinstance(storage, ObjectStorage) else RunLock(storage.root)
+
+
+def holder(root: str | Path) -> Record:
+    """Who last took the lock of a directory: host, pid, since; empty when unknown."""
+    with contextlib.suppress(OSError):
+        return from_bytes(_read(Path(root) / layout.LOCK)[0])
     return {}
 
 
-def _describe(record: dict[str, object]) -> str:
-    if not record:
-        return "another process"
-    return f"pid {record.get('pid')} on {record.get('host')} since {record.get('since')}"
+def _write(path: Path, content: bytes) -> tuple[int, int]:
+    """Overwrite a file that is no link; returns which file that is."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        return _identity(descriptor)
+
+
+def _read(path: Path) -> tuple[bytes, tuple[int, int]]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(), _identity(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    """While we hold it open, no other file can have its number."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

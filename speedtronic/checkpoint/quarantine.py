@@ -1,29 +1,33 @@
 """Moving rejected files out of the way, each with its reason beside it. Nothing is ever deleted."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from speedtronic.checkpoint import layout
+from speedtronic.checkpoint.digest import bytes_digest
+from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.checkpoint.storage import Storage, publish, read_bytes
-from speedtronic.errors import StorageError
+from speedtronic.errors import CorruptError, StorageError
 
 REASON_SUFFIX = ".reason.json"
+MADE_WAY = "made way"  # in the reason of whole files that another state was to replace
 
 
 def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
     """Move files to `quarantine/`, writing `<file>.reason.json` beside each first.
 
-    A crash between two moves leaves the rest where they were: a payload whose manifest has gone is
-    uncommitted, so give manifests first.
+    Manifests go last. A crash between two moves then leaves a manifest alone, which is rejected
+    and moved again; a payload alone would pass for an unfinished save, and be deleted one day.
 
     Returns:
         Their new names.
     """
     storage.make_folder(layout.QUARANTINE)
     moved = []
-    for name in names:
+    for name in sorted(names, key=lambda name: name.endswith(".json")):
         target = _free_name(storage, name)
         record = {
             "file": name,
@@ -32,11 +36,50 @@ def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
         }
         content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
         publish(storage, f"{target}{REASON_SUFFIX}", lambda file, c=content: file.write(c))  # type: ignore[misc]
+        storage.sync_folder(layout.QUARANTINE)  # no power loss moves the file and not its reason
         storage.rename(name, target)
+        storage.sync_folder(layout.QUARANTINE)
+        storage.sync_folder()
         moved.append(target)
-    storage.sync_folder(layout.QUARANTINE)
-    storage.sync_folder()
     return moved
+
+
+def put_back(storage: Storage, pointer: Pointer) -> None:
+    """Undo the moves of a save that was to replace what `pointer` names, and was cut short.
+
+    Only whole files that made way are put back; what was damaged stays where it is. A crash leaves
+    the rest for the next call.
+    """
+    payload, manifest = layout.payload_name(pointer.step), layout.manifest_name(pointer.step)
+    missing = {name for name in (payload, manifest) if not storage.exists(name)}
+    if not missing:
+        return
+    found = {name: _made_way(storage, name, pointer) for name in (payload, manifest)}
+    # A payload that is there without its manifest may be the other state's.
+    moves = {name: old for name, old in found.items() if old and (name in missing | {payload})}
+    if not missing <= moves.keys():
+        return
+    for name, old in moves.items():
+        storage.rename(f"{layout.QUARANTINE}/{old}", name)
+        storage.sync_folder()
+        storage.delete(f"{layout.QUARANTINE}/{old}{REASON_SUFFIX}")
+
+
+def _made_way(storage: Storage, name: str, pointer: Pointer) -> str | None:
+    """The file in quarantine that is what `pointer` says of `name`; None without one."""
+    stem, _, suffix = name.partition(".")
+    for found in storage.list(layout.QUARANTINE):
+        if not found.startswith(f"{stem}.") or not found.endswith(f".{suffix}"):
+            continue
+        if found.endswith(REASON_SUFFIX) or MADE_WAY not in _reason(storage, found + REASON_SUFFIX):
+            continue
+        data = read_bytes(storage, f"{layout.QUARANTINE}/{found}")
+        with suppress(CorruptError):
+            if suffix == "pt" and bytes_digest(data) == pointer.digest:
+                return found
+            if suffix == "json" and Manifest.from_file(data, pointer.step).pointer() == pointer:
+                return found
+    return None
 
 
 @dataclass(frozen=True)
@@ -50,7 +93,8 @@ class Quarantined:
 def quarantined(storage: Storage) -> list[Quarantined]:
     """What lies in quarantine with a reason beside it, by name; reads only."""
     folder = layout.QUARANTINE
-    notes = sorted(name for name in storage.list(folder) if name.endswith(REASON_SUFFIX))
+    names = set(storage.list(folder))
+    notes = sorted(f"{name}{REASON_SUFFIX}" for name in names if f"{name}{REASON_SUFFIX}" in names)
     return [
         Quarantined(f"{folder}/{note.removesuffix(REASON_SUFFIX)}", _reason(storage, note))
         for note in notes

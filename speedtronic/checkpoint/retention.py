@@ -1,25 +1,45 @@
 """Which steps to delete. Pure: a list in, a list out."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 
-def steps_to_delete(
-    steps: Collection[int], *, keep_last: int | None, protected: Collection[int] = ()
-) -> list[int]:
-    """The steps that retention no longer keeps, oldest first.
+@dataclass(frozen=True)
+class Retention:
+    """What a run keeps. All of it adds up.
 
-    Args:
-        steps: committed steps of this run only.
-        keep_last: how many of the highest to keep; None keeps all.
-        protected: never deleted, and not counted against `keep_last` when lower than those kept.
+    Attributes:
+        keep_last: how many of the newest, >= 1; None keeps all.
+        keep_best: how many of those with the lowest validation loss; of equals the later.
+        keep_every: the milestones, those of a step that this divides.
     """
-    if keep_last is None:
-        return []
-    kept = sorted(steps)[-keep_last:]
-    return [step for step in sorted(steps) if step not in kept and step not in protected]
 
+    keep_last: int | None = None
+    keep_best: int | None = None
+    keep_every: int | None = None
 
-def best_steps(val_losses: Mapping[int, float], keep_best: int | None) -> list[int]:
-    """The `keep_best` steps with the lowest validation loss, best first; of equals the later."""
-    ranked = sorted(val_losses, key=lambda step: (val_losses[step], -step))
-    return ranked[:keep_best] if keep_best is not None else []
+    def steps_to_delete(
+        self,
+        steps: Collection[int],
+        *,
+        val_losses: Mapping[int, float],
+        protected: Collection[int],
+    ) -> list[int]:
+        """The steps that are no longer kept, oldest first.
+
+        Args:
+            steps: committed steps of this run only.
+            val_losses: of those that have one.
+            protected: never deleted, and not counted against `keep_last` when lower than those
+                kept.
+        """
+        if self.keep_last is None:
+            return []
+        kept = {*sorted(steps)[-self.keep_last :], *protected, *self._best(val_losses)}
+        if self.keep_every is not None:
+            kept.update(step for step in steps if step % self.keep_every == 0)
+        return [step for step in sorted(steps) if step not in kept]
+
+    def _best(self, val_losses: Mapping[int, float]) -> list[int]:
+        ranked = sorted(val_losses, key=lambda step: (val_losses[step], -step))
+        return ranked[: self.keep_best or 0]

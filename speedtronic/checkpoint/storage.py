@@ -1,24 +1,18 @@
-"""Durable bytes under one directory; the only module that knows fsspec.
+"""What a checkpoint store asks of a place to keep files, and how a file comes into being there.
 
 `Storage` is the whole surface that the store needs: eleven primitive operations on names relative
 to the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
-way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync.
-fsspec's own local transactions do neither the first nor the fsyncs, so they are not used.
+way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync; or,
+where a put is atomic, the put.
 """
 
 import errno
-import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar, cast
-
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+from typing import BinaryIO, Protocol, TypeVar
 
 from speedtronic.checkpoint import layout
-from speedtronic.errors import ConfigError, StorageError, StorageFullError
+from speedtronic.errors import StorageError, StorageFullError
 
 T = TypeVar("T")
 
@@ -27,9 +21,15 @@ class Storage(Protocol):
     """What a checkpoint store asks of a place to keep files. All names are relative to `root`.
 
     Every operation raises `StorageError` (`StorageFullError` when no space is left), never OSError.
+
+    Attributes:
+        root: the directory or URL, for messages.
+        atomic_put: whether what `create` gives is under its name only once `sync` returns, whole
+            and in place of what was there; then there are no temporaries and no renames.
     """
 
     root: str
+    atomic_put: bool
 
     def list(self, folder: str = "") -> list[str]:
         """The names, in any order, of the regular files directly in a folder; no links."""
@@ -44,13 +44,14 @@ class Storage(Protocol):
         """An existing regular file for reading; a link is refused."""
 
     def create(self, name: str) -> BinaryIO:
-        """A new file for writing; it must not exist."""
+        """A new file for writing; it must not exist, except where a put is atomic."""
 
     def sync(self, file: BinaryIO) -> None:
         """Return once the bytes written to `file` would survive a power failure."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically give `old` the name `new`, replacing what was there."""
+        """Atomically give `old` the name `new`, replacing what was there; where a put is atomic,
+        a copy and then a deletion."""
 
     def delete(self, name: str) -> None:
         """Remove one file; one that is not there is no error."""
@@ -65,86 +66,6 @@ class Storage(Protocol):
         """Return once renames and deletions in a folder would survive a power failure."""
 
 
-class LocalStorage:
-    """`Storage` in a directory of a local file system.
-
-    Args:
-        root: the directory; made by `make_folder("")`, not before.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.root = str(root)
-
-    def list(self, folder: str = "") -> list[str]:
-        path = self._root / folder
-        with self._errors("list", folder):
-            if not path.exists():
-                return []
-            with os.scandir(path) as entries:
-                return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-
-    def exists(self, name: str) -> bool:
-        return os.path.lexists(self._root / name)
-
-    def size(self, name: str) -> int:
-        with self._errors("read", name):
-            return (self._root / name).lstat().st_size
-
-    def open(self, name: str) -> BinaryIO:
-        with self._errors("read", name):
-            # O_NOFOLLOW: a link planted in the directory must not lead a reader outside it.
-            # O_NONBLOCK: opening a pipe must not wait for its writer.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(self._root / name, flags)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise OSError(errno.EINVAL, "not a regular file")
-            return os.fdopen(descriptor, "rb")
-
-    def create(self, name: str) -> BinaryIO:
-        with self._errors("create", name):
-            return cast(BinaryIO, (self._root / name).open("xb"))
-
-    def sync(self, file: BinaryIO) -> None:
-        with self._errors("write", file.name):
-            file.flush()
-            os.fsync(file.fileno())
-
-    def rename(self, old: str, new: str) -> None:
-        with self._errors("rename", new):
-            (self._root / old).replace(self._root / new)
-
-    def delete(self, name: str) -> None:
-        with self._errors("delete", name):
-            (self._root / name).unlink(missing_ok=True)
-
-    def free_bytes(self) -> int | None:
-        return _free(self._root)
-
-    def make_folder(self, folder: str) -> None:
-        path = self._root / folder
-        with self._errors("make", folder):
-            if path.is_dir():
-                return
-            path.mkdir(parents=True, exist_ok=True)
-            _sync_directory(path.parent)
-
-    def sync_folder(self, folder: str = "") -> None:
-        with self._errors("sync", folder):
-            _sync_directory(self._root / folder)
-
-    @contextmanager
-    def _errors(self, verb: str, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            path = self._root / name
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise full_error(f"cannot {verb} {path}", None, _free(self._root)) from error
-            raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
-
-
 def full_error(what: str, needed_bytes: int | None, free_bytes: int | None) -> StorageFullError:
     """The error of a full disk, in words for a person and as attributes."""
     needs = "" if needed_bytes is None else f", needs {needed_bytes / 2**20:.1f} MiB"
@@ -157,49 +78,19 @@ def full_error(what: str, needed_bytes: int | None, free_bytes: int | None) -> S
     return error
 
 
-def _free(path: Path) -> int | None:
-    with suppress(OSError):
-        disk = os.statvfs(path)
-        return disk.f_bavail * disk.f_frsize
-    return None
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def local_path(url: str) -> Path:
-    """The absolute path behind a path or `file://` URL; nothing is created or looked at.
-
-    Raises:
-        ConfigError: the URL is not of a local file.
-    """
-    try:
-        filesystem, path = url_to_fs(url)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{url!r} cannot be opened: {error}") from error
-    if not isinstance(filesystem, LocalFileSystem):
-        raise ConfigError(f"{url!r} is not local; expected a path or a file:// URL")
-    return Path(path)
-
-
-def open_storage(url: str) -> LocalStorage:
-    """The storage behind a path or `file://` URL; nothing is created.
-
-    Raises:
-        ConfigError: the URL is not of a local directory.
-    """
-    return LocalStorage(local_path(url))
-
-
-def publish(storage: Storage, name: str, write: Callable[[BinaryIO], T]) -> T:
+def publish(
+    storage: Storage,
+    name: str,
+    write: Callable[[BinaryIO], T],
+    *,
+    fence: Callable[[], None] = lambda: None,
+) -> T:
     """Bring `name` into being with what `write` writes, whole and durable, or not at all.
 
     A crash at any moment leaves the former `name` or the new one, and at most one temporary.
+
+    Args:
+        fence: called last of all before `name` appears; if it raises, nothing does.
 
     Returns:
         What `write` returned.
@@ -208,15 +99,22 @@ def publish(storage: Storage, name: str, write: Callable[[BinaryIO], T]) -> T:
         StorageError: nothing under `name` changed, or only its durability is unknown. After a
             failed fsync the file is abandoned: the kernel has marked its pages clean by then.
     """
+    if storage.atomic_put:
+        with _closing(storage.create(name)) as file:
+            result = _written(storage, name, file, write)
+            fence()
+            try:
+                storage.sync(file)  # closed before this, there is nothing
+            except StorageError:
+                fence()  # says who was faster, if that is why
+                raise
+        return result
     temporary = layout.temporary_name(name)
     try:
-        file = storage.create(temporary)
-        try:
+        with _closing(storage.create(temporary)) as file:
             result = _written(storage, name, file, write)
             storage.sync(file)
-        finally:
-            with suppress(OSError):  # what matters was flushed by sync, or has failed already
-                file.close()
+        fence()
         storage.rename(temporary, name)
     except BaseException:
         with suppress(StorageError):
@@ -226,6 +124,15 @@ def publish(storage: Storage, name: str, write: Callable[[BinaryIO], T]) -> T:
     return result
 
 
+@contextmanager
+def _closing(file: BinaryIO) -> Iterator[BinaryIO]:
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # what matters was flushed by sync, or has failed already
+            file.close()
+
+
 def _written(storage: Storage, name: str, file: BinaryIO, write: Callable[[BinaryIO], T]) -> T:
     try:
         return write(file)
@@ -233,6 +140,8 @@ def _written(storage: Storage, name: str, file: BinaryIO, write: Callable[[Binar
         # torch.save wraps the OSError of a file object in a RuntimeError.
         cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
         what = f"cannot write {storage.root}/{name}"
+        if isinstance(cause, StorageError):
+            raise cause from error
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             raise full_error(what, None, storage.free_bytes()) from error
         raise StorageError(f"{what}: {error}") from error
@@ -247,5 +156,7 @@ def read_bytes(storage: Storage, name: str) -> bytes:
     with storage.open(name) as file:
         try:
             return file.read()
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error

@@ -5,27 +5,32 @@ Deletion order: manifest, payload. So at every moment a checkpoint with a manife
 once there was one there is one.
 """
 
-import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from speedtronic.checkpoint import codec, layout
 from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.quarantine import quarantine
+from speedtronic.checkpoint.pruning import Pruner
+from speedtronic.checkpoint.quarantine import put_back, quarantine
 from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
-from speedtronic.checkpoint.retention import best_steps, steps_to_delete
+from speedtronic.checkpoint.repair import (
+    remove_temporaries,
+    set_aside_damaged,
+    set_aside_poison,
+)
+from speedtronic.checkpoint.retention import Retention
 from speedtronic.checkpoint.storage import Storage, full_error, publish, read_bytes
 from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
 from speedtronic.errors import (
     CheckpointError,
     CorruptError,
     NoValidCheckpointError,
+    StorageFullError,
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,21 +48,31 @@ class CheckpointStore:
         storage: where the files are.
         keep_last: how many checkpoints to keep, >= 1; None keeps all.
         keep_best: how many of those with the lowest validation loss to keep besides.
+        keep_every: steps that this divides are kept too.
+        fence: called before anything is committed or deleted; raises when the lock was lost.
 
     Attributes:
         run_id: whose checkpoints these are; made at the first save, adopted by `select`.
         config_fingerprint: recorded in every manifest.
+        last_size_bytes: of the payload last saved or selected; 0 before the first.
     """
 
     def __init__(
-        self, storage: Storage, *, keep_last: int | None, keep_best: int | None = None
+        self,
+        storage: Storage,
+        *,
+        keep_last: int | None,
+        keep_best: int | None = None,
+        keep_every: int | None = None,
+        fence: Callable[[], None] | None = None,
     ) -> None:
         self._storage = storage
-        self._keep_last = keep_last
-        self._keep_best = keep_best
+        self._pruner = Pruner(storage, Retention(keep_last, keep_best, keep_every))
+        self._fence = fence or (lambda: None)
+        self._verified: int | None = None
         self.config_fingerprint = ""
-        self._last_size_bytes = 0
         self.run_id: str | None = None
+        self.last_size_bytes = 0
 
     @property
     def root(self) -> str:
@@ -85,8 +100,9 @@ class CheckpointStore:
             StorageFullError: no space; what was there before is whole.
             StorageError: the pointer did not move; safe to call again.
         """
+        self._fence()
         self._storage.make_folder("")
-        self._remove_temporaries()
+        remove_temporaries(self._storage)
         self.run_id = self.run_id or str(uuid.uuid4())
         step = state["step"]
         identity = state_digest(state)
@@ -94,7 +110,8 @@ class CheckpointStore:
             return existing
         self._refuse_without_room(step)
         name = layout.payload_name(step)
-        digest, size = publish(self._storage, name, lambda file: codec.encode(state, file))
+        content = {**state, "run_id": self.run_id}
+        digest, size = self._publish_payload(step, content)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             run_id=self.run_id,
@@ -114,8 +131,10 @@ class CheckpointStore:
         self._publish_bytes(layout.manifest_name(step), manifest.to_bytes())
         pointer = manifest.pointer()
         self._publish_bytes(layout.POINTER, pointer.to_bytes())
-        self._last_size_bytes = size
-        self._prune(pointer)
+        self.last_size_bytes = size
+        kept = {step} if self._verified is None else {step, self._verified}
+        self._fence()
+        self._pruner.prune(self.run_id, protected=kept)
         return pointer
 
     def select(self) -> Checkpoint | None:
@@ -123,7 +142,8 @@ class CheckpointStore:
 
         Candidates are tried newest first. Those rejected on the way to a good one go to quarantine
         with the reason, a pointer that is not to the one found is replaced, and temporaries of
-        writers that died are removed. If nothing is good, nothing is moved.
+        writers that died are removed. If nothing is good, nothing is moved; but what made way for a
+        save that never came through is put back first.
 
         Returns:
             The checkpoint, or None in a directory where nothing was ever committed.
@@ -134,6 +154,9 @@ class CheckpointStore:
             UnsupportedFormatError: a checkpoint that a newer version wrote; nothing is moved.
         """
         found = read_pointer(self._storage)
+        if found.pointer:
+            self._fence()
+            put_back(self._storage, found.pointer)
         run_id = self.run_id or (found.pointer.run_id if found.pointer else None)
         rejected: list[tuple[Candidate, str]] = []
         uncommitted: list[Candidate] = []
@@ -175,6 +198,15 @@ class CheckpointStore:
             f"{self.root} has no checkpoint of step {step}; committed there: {there}"
         )
 
+    def reject(self, step: int, reason: str) -> None:
+        """Set the checkpoint of `step` aside, good as it may be, if there is a good one before it.
+
+        Raises:
+            NoValidCheckpointError: there is none; nothing was moved.
+        """
+        self._fence()
+        set_aside_poison(self._storage, step, reason)
+
     def confirms(self, pointer: Pointer) -> bool:
         """Whether the manifest on disk is exactly what `pointer` was made from."""
         try:
@@ -195,81 +227,48 @@ class CheckpointStore:
             elif manifest.state_digest != identity:
                 reason = f"made way for another state of step {step}: {identity}"
             else:
-                candidate.read_payload()
+                candidate.check()
                 self._repair_pointer(manifest.pointer())
                 return manifest.pointer()
         except CorruptError as error:
             reason = str(error)
+        self._fence()
         quarantine(self._storage, candidate.files, reason)
         return None
 
     def _refuse_without_room(self, step: int) -> None:
         """A save needs about what the last one took; without that it would only fill the disk."""
-        needed, free = self._last_size_bytes, self._storage.free_bytes()
-        if free is not None and free < needed:
-            raise full_error(
-                f"cannot save step {step} to {self.root}", needed_bytes=needed, free_bytes=free
+        free = self._storage.free_bytes()
+        if free is not None and free < self.last_size_bytes:
+            raise self._full(step)
+
+    def _publish_payload(self, step: int, content: dict[str, Any]) -> tuple[str, int]:
+        name = layout.payload_name(step)
+        try:
+            return publish(
+                self._storage, name, lambda file: codec.encode(content, file), fence=self._fence
             )
+        except StorageFullError as error:  # what was written of it is gone again
+            raise self._full(step) from error
+
+    def _full(self, step: int) -> StorageFullError:
+        needed, free = self.last_size_bytes or None, self._storage.free_bytes()
+        return full_error(f"cannot save step {step} to {self.root}", needed, free)
 
     def _adopt(
         self, manifest: Manifest, found: PointerFinding, rejected: list[tuple[Candidate, str]]
     ) -> None:
         self.run_id = manifest.run_id
-        self._last_size_bytes = manifest.payload.size_bytes
-        self._remove_temporaries()
-        for candidate, reason in rejected:
-            moved = quarantine(self._storage, candidate.files, reason)
-            logger.warning(
-                "checkpoint of step %d is damaged: %s: %s; moved to %s; going on from step %d "
-                "(verified)",
-                candidate.step,
-                f"{self.root}/{layout.payload_name(candidate.step)}",
-                reason,
-                ", ".join(moved),
-                manifest.step,
-            )
-        if found.problem:
-            quarantine(self._storage, [layout.POINTER], found.problem)
-            logger.warning("%s/%s: %s; repaired", self.root, layout.POINTER, found.problem)
+        self._verified = manifest.step
+        self.last_size_bytes = manifest.payload.size_bytes
+        self._fence()
+        remove_temporaries(self._storage)
+        set_aside_damaged(self._storage, rejected, found, manifest)
         self._repair_pointer(manifest.pointer())
 
     def _repair_pointer(self, pointer: Pointer) -> None:
         if read_pointer(self._storage).pointer != pointer:
             self._publish_bytes(layout.POINTER, pointer.to_bytes())
 
-    def _prune(self, newest: Pointer) -> None:
-        if self._keep_last is None:
-            return
-        mine: list[int] = []
-        stray: list[Candidate] = []
-        val_losses: dict[int, float] = {}
-        for candidate in candidates(self._storage):
-            if not candidate.committed:
-                stray.append(candidate)
-                continue
-            try:
-                manifest = candidate.manifest
-                if manifest.run_id == newest.run_id:
-                    mine.append(candidate.step)
-                    if manifest.val_loss is not None:
-                        val_losses[candidate.step] = manifest.val_loss
-            except CheckpointError:
-                continue  # for select to judge, with its reason
-        protected = {newest.step, *best_steps(val_losses, self._keep_best)}
-        deleted = steps_to_delete(mine, keep_last=self._keep_last, protected=protected)
-        for step in deleted:
-            self._storage.delete(layout.manifest_name(step))
-            self._storage.sync_folder()
-            self._storage.delete(layout.payload_name(step))
-        oldest_kept = min(set(mine) - set(deleted))
-        for candidate in stray:  # what a crash within this function leaves
-            if candidate.step < oldest_kept:
-                self._storage.delete(layout.payload_name(candidate.step))
-
-    def _remove_temporaries(self) -> None:
-        for name in self._storage.list():
-            if layout.is_temporary(name):
-                self._storage.delete(name)
-
     def _publish_bytes(self, name: str, content: bytes) -> None:
-        publish(self._storage, name, lambda file: file.write(content))
+        publish(self._storage, name, lambda file: file.write(content), fence=self._fence)

@@ -1,16 +1,22 @@
 """What a checkpoint directory holds and what of it is good. Reads only."""
 
-from collections.abc import Collection, Iterator
+import errno
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
-from speedtronic.checkpoint import codec, layout
-from speedtronic.checkpoint.digest import bytes_digest
+from speedtronic.checkpoint import codec, layout, reading
 from speedtronic.checkpoint.quarantine import Quarantined, quarantined
-from speedtronic.checkpoint.records import Manifest, Pointer
+from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.storage import Storage, read_bytes
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+# What a failed read says of the file, not of the machine.
+DAMAGE = {errno.EIO, errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}
 
 
 @dataclass(frozen=True)
@@ -26,14 +32,18 @@ class PointerFinding:
 
 
 def read_pointer(storage: Storage) -> PointerFinding:
-    """Read `latest.json`. Nothing it names is opened: it is a hint, the manifests are the truth."""
+    """Read `latest.json`. Nothing it names is opened: it is a hint, the manifests are the truth.
+
+    Raises:
+        StorageError: it cannot be read here and now.
+    """
     if not storage.exists(layout.POINTER):
         return PointerFinding(None, "")
     try:
-        pointer = Pointer.from_bytes(read_bytes(storage, layout.POINTER))
+        pointer = Pointer.from_bytes(_patiently(lambda: read_bytes(storage, layout.POINTER)))
         if pointer.file != layout.payload_name(pointer.step):
             raise CorruptError(f"pointer names {pointer.file!r} for step {pointer.step}")
-    except (CorruptError, StorageError) as error:
+    except CorruptError as error:
         return PointerFinding(None, str(error))
     return PointerFinding(pointer, "")
 
@@ -63,44 +73,67 @@ class Candidate:
 
         Raises:
             CorruptError: it is not.
+            StorageError: it cannot be read here and now.
         """
-        try:
-            data = read_bytes(self._storage, layout.manifest_name(self.step))
-        except StorageError as error:
-            raise CorruptError(str(error)) from error
+        name = layout.manifest_name(self.step)
+        data = _patiently(lambda: read_bytes(self._storage, name))
         return Manifest.from_file(data, self.step)
 
-    def read_payload(self) -> bytes:
-        """The payload's bytes, being exactly those that were saved.
+    def check(self) -> None:
+        """Read the payload through.
 
         Raises:
-            CorruptError: they are not; the message gives expected and found.
+            CorruptError: its bytes are not those that were saved; gives expected and found.
+            StorageError: it cannot be read here and now, which says nothing of its bytes.
         """
+        self._read(reading.check)
+
+    def _read(self, how: Callable[[BinaryIO, int, str], T]) -> T:
         entry = self.manifest.payload
         if entry.name not in self.files:
             raise CorruptError(f"payload {entry.name} is missing")
-        try:
-            size = self._storage.size(entry.name)
-            if size != entry.size_bytes:
-                raise CorruptError(f"payload has {size} bytes, expected {entry.size_bytes}")
-            data = read_bytes(self._storage, entry.name)
-        except StorageError as error:
-            raise CorruptError(str(error)) from error
-        found = bytes_digest(data)
-        if found != entry.digest:
-            raise CorruptError(f"payload is damaged: expected {entry.digest}, found {found}")
-        return data
+        return _patiently(lambda: self._read_once(entry, how))
+
+    def _read_once(self, entry: FileEntry, how: Callable[[BinaryIO, int, str], T]) -> T:
+        with self._storage.open(entry.name) as file:
+            try:
+                return how(file, entry.size_bytes, entry.digest)
+            except StorageError:
+                raise
+            except OSError as error:
+                path = f"{self._storage.root}/{entry.name}"
+                raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
     def load(self) -> dict[str, Any]:
         """The state in the payload.
 
         Raises:
             CorruptError: the payload is damaged, does not load safely, or is of another step.
+            StorageError: it cannot be read here and now, which says nothing of its bytes.
         """
-        state = codec.decode(self.read_payload())
+        state = self._read(codec.load)
         if state.get("step") != self.step:
             raise CorruptError(f"payload holds step {state.get('step')!r}, expected {self.step}")
         return state
+
+
+def _patiently(read: Callable[[], T]) -> T:
+    """Read again where that may help, and tell damage from a machine in trouble: what the disk
+    cannot give back, or is no file, is damaged; out of file handles or of permission is not."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return read()
+        except StorageError as error:
+            damaged = _errno(error) in DAMAGE
+            if attempt == ATTEMPTS - 1:
+                if damaged:
+                    raise CorruptError(str(error)) from error
+                raise
+    raise AssertionError
+
+
+def _errno(error: StorageError) -> int | None:
+    return error.__cause__.errno if isinstance(error.__cause__, OSError) else None
 
 
 def candidates(storage: Storage) -> Iterator[Candidate]:
@@ -116,7 +149,7 @@ class CheckpointFinding:
 
     `status`: `verified` (bytes checked against the manifest), `corrupt`, `foreign` (of another
     run), `uncommitted` (a payload without manifest), `unverified` (such a payload in a store
-    without any manifest, or one of a newer format: nothing says what its bytes should be).
+    without any manifest, one of a newer format, or one that cannot be read here and now).
     """
 
     step: int
@@ -188,6 +221,6 @@ def _finding(
         candidate.load()
     except CorruptError as error:
         return CheckpointFinding(**basics, status="corrupt", reason=str(error))
-    except UnsupportedFormatError as error:
+    except (UnsupportedFormatError, StorageError) as error:
         return CheckpointFinding(**basics, status="unverified", reason=str(error))
     return CheckpointFinding(**basics, status="verified", reason="")

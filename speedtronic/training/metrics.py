@@ -17,7 +17,7 @@ class Hook(Protocol):
 class JsonLines:
     """A file of events, one JSON object a line, in the order of their `step`.
 
-    Lines up to S are on disk before checkpoint S commits (`flush`), and restoring S drops later
+    Lines up to S are on disk before checkpoint S commits (`sync`), and restoring S drops later
     ones (`rewind`); so after any crash the file reads as that of an uninterrupted run.
     """
 
@@ -33,9 +33,8 @@ class JsonLines:
         self._file.write(json.dumps({"event": event, **payload}) + "\n")
         self._file.flush()  # to the kernel: a killed process loses no line, a tail shows it
 
-    def flush(self) -> None:
-        """Return once the lines would survive a power failure."""
-        self._file.flush()
+    def sync(self) -> None:
+        """Return once the lines so far would survive a power failure; for any thread."""
         os.fsync(self._file.fileno())
 
     def rewind(self, step: int) -> None:

@@ -30,7 +30,9 @@ class TrainResult:
         final_loss: mean loss of the last update; None before the first one.
         skipped_updates: updates skipped by the gradient scaler since the run began.
         elapsed_s: wall time of this call.
-        metrics: `updates` made and `tokens_per_s` of this call, and the last `val_loss` if any.
+        metrics: `updates` made and `tokens_per_s` of this call, and the last `val_loss` if any;
+            with saves their number, and see `Saved`: `save_stall_s` in all, `save_durable_s` at
+            most, `save_bytes` of the last.
     """
 
     steps: int
@@ -50,8 +52,9 @@ class Trainer:
         precision: how the forward pass computes.
         accumulation: micro batches to one update, >= 1.
         grad_clip: largest norm of the gradient, or None.
-        save: called with the state dict at multiples of `save_every`, and on stopping when
-            `save_on_stop`; returns once the checkpoint is committed. None saves nothing.
+        save: given the state dict at multiples of `save_every`, and on stopping when
+            `save_on_stop`; the state may change as soon as it returns. None saves nothing.
+        wait_for_saves: returns once everything given to `save` is durable.
         save_every: steps between saves.
         save_on_stop: also save when a target or a stop falls between two multiples.
         validation: what to evaluate and when; None evaluates nothing.
@@ -69,6 +72,7 @@ class Trainer:
         accumulation: int = 1,
         grad_clip: float | None = None,
         save: Callable[[dict[str, Any]], None] | None = None,
+        wait_for_saves: Callable[[], None] | None = None,
         save_every: int = 100,
         save_on_stop: bool = False,
         validation: Validation | None = None,
@@ -82,6 +86,7 @@ class Trainer:
         self._accumulation = accumulation
         self._grad_clip = grad_clip
         self._save = save
+        self._wait_for_saves = wait_for_saves or (lambda: None)
         self._save_every = save_every
         self._save_on_stop = save_on_stop
         self._validation = validation
@@ -100,8 +105,10 @@ class Trainer:
     def fit(self, target: int) -> TrainResult:
         """Train until `step` is `max(step, target)`; a target already reached changes nothing.
 
+        What was saved on the way is durable on return.
+
         Raises:
-            NonFiniteError: the loss is NaN or infinite; nothing was saved for that step.
+            NonFiniteError: the loss, or a weight, is NaN or infinite; nothing was saved of that.
             StorageError: a save failed; the checkpoint before it is whole.
         """
         state, started = self.state, time.perf_counter()
@@ -127,6 +134,7 @@ class Trainer:
             state.loss = self._read(loss)
             if self._save_on_stop and self._save is not None and state.step % self._save_every:
                 self._commit(loss)
+        self._wait_for_saves()
         elapsed = time.perf_counter() - started
         metrics = {
             "updates": state.step - first_step,
@@ -224,6 +232,7 @@ class Trainer:
     def _read(self, loss: torch.Tensor) -> float:
         value = float(loss)
         if not math.isfinite(value):
+            self._wait_for_saves()  # the one in flight may have found the cause, a step before
             raise NonFiniteError(
                 f"the loss of step {self.state.step} is {value}; nothing was saved for it. Lower "
                 "optimizer.lr or set optimizer.grad_clip, then resume from the last checkpoint"

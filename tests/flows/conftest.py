@@ -1,12 +1,22 @@
-"""One Prefect server with a database of its own for all flow tests."""
+"""One server for all flow tests of a process, started as README says."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tests.flows.serving import Serving
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    serving = Serving(tmp_path_factory.mktemp("prefect"))
+    try:
+        serving.start()
+        with temporary_settings({PREFECT_API_URL: serving.api}):
+            yield serving
+    finally:
+        if serving.process and serving.process.poll() is None:
+            serving.process.send_signal(signal.SIGINT)
+            serving.process.wait(120)

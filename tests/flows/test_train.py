@@ -1,5 +1,6 @@
 """The flow: chunks as tasks, retried as told, and the store as the only truth."""
 
+import json
 import os
 import signal
 import subprocess
@@ -22,11 +23,13 @@ from prefect.client.schemas.filters import (
 )
 from prefect.settings import PREFECT_API_URL
 
+from flows.keys import slug
 from flows.train import train
-from speedtronic.checkpoint import RunLock
+from speedtronic.checkpoint import RunLock, layout
 from speedtronic.checkpoint.lock import holder
 from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
 from speedtronic.runtime import train_from_config
+from tests.flows.serving import artifacts, events, train_alone, until
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.waiting import Processes, last_step, wait_until
 
@@ -84,7 +87,7 @@ def recorded(name: str) -> tuple[dict[str, str], list[str]]:
 
 def test_a_killed_worker_is_retried_and_the_end_is_identical(tmp_path: Path) -> None:
     reference = exact_recipe(tmp_path / "reference")
-    train_from_config(reference)
+    train_alone(reference)
     config = exact_recipe(tmp_path / "run", **{"chunk.steps": 16, "chunk.retry_delay_s": 0.0})
     with killing(tmp_path / "run", [10, 30]) as killed:
         report = named("killed")(config.to_dict())
@@ -117,16 +120,17 @@ def test_running_again_goes_on_from_the_store(tmp_path: Path) -> None:
     second = train(config.to_dict(), max_steps=20)
     assert [(c.start, c.target) for c in second.chunks] == [(8, 16), (16, 20)]
     before = {
-        p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "checkpoints").glob("*.*")
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in (tmp_path / "checkpoints").glob("[!.]*")
+        if path.suffix in (".pt", ".json")
     }
     third = train(config.to_dict(), max_steps=20)
     assert (third.start_step, third.trained_to, third.chunks) == (20, 20, [])
     assert third.pointer == second.pointer
     for path, (content, mtime) in before.items():
-        if path.name != ".lock":
-            assert (path.read_bytes(), path.stat().st_mtime_ns) == (content, mtime)
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == (content, mtime)
     reference = exact_recipe(tmp_path / "reference")
-    train_from_config(reference, max_steps=20)
+    train_alone(reference, max_steps=20)
     assert newest(config).state_digest == newest(reference).state_digest
 
 
@@ -221,3 +225,84 @@ def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
         assert newest(config).step == last_step(metrics), "saved to the very step"
     reached = newest(config).step + 4
     assert train_from_config(config, resume=True, max_steps=reached).steps == reached
+
+
+def test_what_happened_is_shown_and_written(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path, **{"chunk.steps": 16, "chunk.retry_delay_s": 0.0})
+    with killing(tmp_path, [22]):
+        named("shown")(config.to_dict(), max_steps=32)
+    report = json.loads((tmp_path / "report.json").read_text())
+    steps = [f"{chunk['start']}-{chunk['target']}" for chunk in report["chunks"]]
+    assert steps == ["0-16", "16-32"]
+    assert report["chunks"][1]["signals"] == ["SIGKILL"]
+    assert report["chunks"][1]["attempts"] == 2
+    (restart,) = report["restarts"]
+    assert restart in (16, 20)
+    assert [c["step"] for c in report["checkpoints"]] == sorted(
+        (layout.step_of(p.name) for p in (tmp_path / "checkpoints").glob("*.pt")), reverse=True
+    )
+    text = (tmp_path / "report.md").read_text()
+    assert "step 32 of 32" in text
+    assert "| 16-32 | 32 | 2 | SIGKILL |" in text
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    key = slug(str(tmp_path))
+    (progress,) = artifacts(f"progress-{key}")
+    assert float(str(progress.data)) == 100.0
+    rows = json.loads(str(artifacts(f"chunks-{key}")[0].data))
+    assert [row["steps"] for row in rows] == steps
+    assert str(artifacts(f"loss-{key}")[0].data).startswith("data:image/png;base64,")
+
+    def told(event: str) -> list[dict[str, Any]]:
+        mine = f"speedtronic.run.{key}"
+        return [e for e in events(event) if e["resource"]["prefect.resource.id"] == mine]
+
+    assert until(lambda: bool(told("speedtronic.chunk.retried")), 30)
+    (retried,) = told("speedtronic.chunk.retried")
+    assert retried["task"] == "steps 16-32"
+    assert "SIGKILL" in retried["failure"]
+    # What the killed process had committed last it may have had no time to tell.
+    saved = set(range(4, 33, 4)) - {restart}
+    tells = "speedtronic.checkpoint.saved"
+    assert until(lambda: saved <= {event["step"] for event in told(tells)}, 30), told(tells)
+
+
+def test_the_report_goes_on_where_an_earlier_flow_run_ended(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path, **{"chunk.steps": 8})
+    train(config.to_dict(), max_steps=8)
+    train(config.to_dict(), max_steps=16)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [chunk["target"] for chunk in report["chunks"]] == [8, 16]
+    assert (report["restores"], report["restarts"]) == ([0, 8], [8])
+
+
+def test_what_was_damaged_is_mended_before_the_first_chunk_and_told(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path)
+    train_from_config(config, max_steps=12)
+    payload = tmp_path / "checkpoints" / layout.payload_name(12)
+    payload.write_bytes(payload.read_bytes()[:-1])
+    report = named("mended")(config.to_dict(), max_steps=16)
+    assert (report.start_step, report.trained_to) == (8, 16)
+    mine = f"speedtronic.run.{slug(str(tmp_path))}"
+
+    def told() -> set[str]:
+        return {
+            event["file"]
+            for event in events("speedtronic.checkpoint.quarantined")
+            if event["resource"]["prefect.resource.id"] == mine
+        }
+
+    files = {f"quarantine/{name(12)}" for name in (layout.payload_name, layout.manifest_name)}
+    assert until(lambda: told() == files, 30), told()
+    assert wait_until(lambda: "checklist" in recorded("mended")[0], 30)
+
+
+def test_whoever_finds_the_run_locked_is_refused_at_once(tmp_path: Path) -> None:
+    config = exact_recipe(tmp_path, **{"chunk.retry_delay_s": 60.0})
+    train_from_config(config, max_steps=4)
+    lock = RunLock(config.checkpoint_dir)
+    lock.acquire()
+    try:
+        with pytest.raises(WorkerFailed, match=f"pid {os.getpid()}"):
+            train(config.to_dict())
+    finally:
+        lock.release()

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from speedtronic.cli import main
 from speedtronic.errors import RunExistsError
+from speedtronic.parts import build_parts
 from speedtronic.runtime import train_from_config
 from tests.tiny import tiny_config, tiny_file, tree
 
@@ -239,3 +241,18 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(here: Path, debug: bo
     assert ended.stdout == ""
     assert "missing.yaml: no such file" in ended.stderr.splitlines()[-1]
     assert ("Traceback" in ended.stderr) == debug
+
+
+def test_a_run_that_began_and_ended_while_another_was_built_is_not_mixed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(tmp_path, **{"run.max_steps": 2})
+
+    def build_slowly(config: Any) -> Any:
+        monkeypatch.undo()
+        train_from_config(config)
+        return build_parts(config)
+
+    monkeypatch.setattr("speedtronic.runtime.build_parts", build_slowly)
+    with pytest.raises(RunExistsError):
+        train_from_config(config)

@@ -119,7 +119,8 @@ def test_a_hook_that_fails_does_not_stop_or_alter_training(
 ) -> None:
     (tmp_path / "failing_hook.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    config = tiny_config(tmp_path / "run", **{"logging.hooks": ["failing_hook:build"]})
+    hooks = {"logging.hooks": ["failing_hook:build"], "checkpoint.async_save": False}
+    config = tiny_config(tmp_path / "run", **hooks)
     train_from_config(config)
     assert newest(config).state_digest == newest(without_hooks).state_digest
     heard: list[Any] = sys.modules["failing_hook"].Own.heard

@@ -22,7 +22,7 @@ from tests.recipes import exact_recipe, load, newest
 from tests.waiting import Processes, last_step, wait_until
 
 FAR = Chunk(0, 100_000)
-HANG_S = 15.0  # a process takes some seconds to start, more on a busy machine
+HANG_S = 25.0  # a process takes some seconds to start, more on a busy machine
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_a_signal_is_named_and_the_next_attempt_goes_on(
         assert worker.pid is None, "the dead process was not reaped"
         assert worker.failed_in_a_row == 0, "it had committed checkpoints"
         before = newest(config).step
-        assert before >= 8
+        assert before >= 4
         result = worker.train(Chunk(0, before + 4), None)
         assert result.trained_to == before + 4
         assert worker.restores == [0, before]
@@ -93,7 +93,7 @@ def test_a_hung_process_is_killed_and_the_next_attempt_gets_the_lock(tmp_path: P
     with ChunkWorker(config) as worker:
         with (
             signalling(worker, tmp_path / "metrics.jsonl", signal.SIGSTOP),
-            pytest.raises(WorkerHung, match=r"completed no step for 15 s \(last step: \d+\)"),
+            pytest.raises(WorkerHung, match=r"completed no step for 25 s \(last step: \d+\)"),
         ):
             worker.train(FAR, None)
         assert worker.pid is None

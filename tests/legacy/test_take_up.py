@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import CheckpointStore, open_storage
-from speedtronic.checkpoint.storage import LocalStorage
+from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.cli import main
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import (

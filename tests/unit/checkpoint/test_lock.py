@@ -124,3 +124,32 @@ def test_a_directory_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputDirError, match=r"file/\.lock"):
         RunLock(str(tmp_path / "file")).acquire()
+
+
+@pytest.mark.parametrize("how", ["replaced", "rewritten", "emptied", "a link"])
+def test_a_lock_that_is_not_ours_any_more_is_not_confirmed(tmp_path: Path, how: str) -> None:
+    lock = RunLock(str(tmp_path))
+    lock.acquire()
+    lock.confirm()
+    path = tmp_path / ".lock"
+    content = path.read_bytes()
+    if how == "replaced":
+        path.unlink()
+        path.write_bytes(content)  # the words are the same, the lock is on another file
+    elif how == "rewritten":
+        path.write_text(json.dumps(json.loads(content) | {"token": "another's", "pid": 7}))
+    elif how == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.rename(tmp_path / "moved")
+        path.symlink_to("moved")
+    said = {"rewritten": "is held by pid 7 on ", "replaced": f"is held by pid {os.getpid()} on "}
+    with pytest.raises(RunLockedError, match=said.get(how, "was removed")):
+        lock.confirm()
+    lock.release()
+
+
+def test_who_holds_it_is_not_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text('{"pid": 7, "host": "h"}')
+    (tmp_path / ".lock").symlink_to("outside")
+    assert holder(tmp_path) == {}

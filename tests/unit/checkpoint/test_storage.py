@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from speedtronic.checkpoint.storage import (
-    LocalStorage,
-    local_path,
-    open_storage,
-    publish,
-    read_bytes,
-)
+from speedtronic.checkpoint.local_storage import LocalStorage
+from speedtronic.checkpoint.quarantine import quarantine
+from speedtronic.checkpoint.storage import publish, read_bytes
+from speedtronic.checkpoint.urls import local_path, open_storage
 from speedtronic.errors import ConfigError, StorageError, StorageFullError
+from tests.unit.checkpoint.states import open_store, state_at
 
 
 @pytest.fixture
@@ -103,8 +101,69 @@ def test_urls_and_paths_lead_to_the_same_place(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["memory://x", "nosuch://x", "http://host/x", "s3://bucket/x"])
+@pytest.mark.parametrize("url", ["nosuch://x", "http://host/x", "simplecache::s3://bucket/x"])
 def test_a_url_of_elsewhere_is_refused_and_named(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_storage(url)
     assert url in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gopher", "https"])
+def test_credentials_in_a_url_are_not_repeated(scheme: str) -> None:
+    for refuse in (open_storage, local_path):
+        with pytest.raises(ConfigError) as refused:
+            refuse(f"{scheme}://key:hunter2@host/x")
+        assert "hunter2" not in str(refused.value)
+        assert f"{scheme}://***@host/x" in str(refused.value)
+
+
+def test_a_client_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def url_to_fs(url: str, **options: object) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr("speedtronic.checkpoint.urls.url_to_fs", url_to_fs)
+    with pytest.raises(ConfigError, match=r"pip install 'speedtronic-flows\[s3\]'"):
+        open_storage("s3://bucket/x")
+
+
+def test_a_folder_that_is_a_link_is_refused_and_nothing_goes_through_it(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "a").write_text("precious")
+    (Path(storage.root) / "quarantine").symlink_to(outside)
+    for act in (
+        lambda: storage.make_folder("quarantine"),
+        lambda: storage.list("quarantine"),
+        lambda: storage.open("quarantine/a"),
+        lambda: storage.size("quarantine/a"),
+        lambda: storage.create("quarantine/b"),
+        lambda: storage.delete("quarantine/a"),
+        lambda: storage.rename("file", "quarantine/a"),
+        lambda: storage.rename("quarantine/a", "file"),
+        lambda: storage.sync_folder("quarantine"),
+        lambda: quarantine(storage, ["file"], "no good"),
+    ):
+        with pytest.raises(StorageError, match=r"/quarantine is a link"):
+            act()
+    assert [path.name for path in outside.iterdir()] == ["a"]
+    assert (outside / "a").read_text() == "precious"
+    assert storage.list() == ["file"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
+    former = os.umask(umask)
+    try:
+        store = open_store(tmp_path / "run")
+        for step in (2, 4):
+            store.save(state_at(step))
+        payload = tmp_path / "run" / "step_000000000004.pt"
+        payload.write_bytes(payload.read_bytes()[:-1])
+        open_store(tmp_path / "run").select()
+    finally:
+        os.umask(former)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) == 7
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}

@@ -65,10 +65,9 @@ def test_commits_payload_then_manifest_then_pointer_each_durable_before_the_next
 def test_deletes_the_manifest_durably_before_the_payload_and_after_the_new_pointer(
     tmp_path: Path,
 ) -> None:
-    saved(tmp_path, 2)
     storage = FaultyStorage(tmp_path)
     store = CheckpointStore(storage, keep_last=1)
-    store.select()
+    store.save(state_at(2))
     storage.operations.clear()
     store.save(state_at(4))
     assert effects(storage)[-5:] == [
@@ -125,7 +124,7 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     store.select()
     before = tree(tmp_path)
     storage.fail("write")
-    with pytest.raises(StorageFullError, match=payload(4)):
+    with pytest.raises(StorageFullError, match="cannot save step 4 to"):
         store.save(state_at(4))
     assert tree(tmp_path) == before
 
@@ -302,7 +301,8 @@ def test_too_little_memory_says_nothing_of_the_file(
 ) -> None:
     saved(tmp_path, 2, 4)
     before = tree(tmp_path)
-    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory")):
+    words = ("not enough memory", "can't allocate memory", "std::bad_alloc")
+    for error in (MemoryError(), *map(RuntimeError, words)):
 
         def load(*args: object, error: Exception = error, **options: object) -> None:
             raise error

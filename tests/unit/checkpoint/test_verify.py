@@ -94,6 +94,7 @@ def test_what_is_in_quarantine(mixed: Path) -> None:
 def test_an_unreadable_reason_says_so(tmp_path: Path, content: bytes) -> None:
     save(tmp_path, 2)
     (tmp_path / "quarantine").mkdir()
+    (tmp_path / "quarantine" / "step_000000000004.pt").write_bytes(b"rot")
     (tmp_path / "quarantine" / "step_000000000004.pt.reason.json").write_bytes(content)
     [entry] = surveyed(tmp_path).quarantine
     assert entry.reason == "step_000000000004.pt.reason.json cannot be read"

@@ -87,7 +87,7 @@ def test_flushing_is_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     lines = JsonLines(path)
-    lines.flush()
+    lines.sync()
     lines.close()
     assert len(synced) == 1
 

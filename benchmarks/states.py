@@ -1,0 +1,50 @@
+"""What the benchmarks of saving and loading save: the state of a language model under AdamW."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speedtronic import SpeedtronicConfig
+from speedtronic.parts import Parts, build_parts
+from speedtronic.training.state import TrainState
+
+MODEL = {"vocab_size": 256, "max_seq_len": 128, "n_head": 8, "n_kv_head": 8}
+
+
+def build_parts_of(output_dir: Path, *, d_model: int, n_layer: int, batch_size: int) -> Parts:
+    """A run on made-up tokens. With `d_model` 512 and 10 layers it has some 32 million parameters,
+    384 MB of state."""
+    config = SpeedtronicConfig.from_dict(
+        {
+            "run": {"output_dir": str(output_dir), "device": "cpu", "max_steps": 10**6},
+            "model": {**MODEL, "d_model": d_model, "n_layer": n_layer},
+            "data": {"micro_batch_size": batch_size, "target_batch_size": batch_size},
+        }
+    )
+    return build_parts(config)
+
+
+def build_state(output_dir: Path, *, d_model: int, n_layer: int) -> TrainState:
+    """The same, as if after a step, so that the optimizer has its moments."""
+    state = build_parts_of(output_dir, d_model=d_model, n_layer=n_layer, batch_size=1).state
+    for parameter in state.model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return state
+
+
+def num_bytes(state: dict[str, Any]) -> int:
+    """Of the tensors in a state, memory that is shared counted once."""
+    found: dict[int, int] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict | list | tuple):
+            for item in value.values() if isinstance(value, dict) else value:
+                look(item)
+
+    look(state)
+    return sum(found.values())

@@ -1,0 +1,15 @@
+"""A run's directory as a key of artifacts and events."""
+
+import re
+from pathlib import Path
+
+
+def slug(run_dir: str) -> str:
+    """`runs-mine` for runs/mine: lower case, digits and dashes, as keys in Prefect have to be.
+
+    A directory below the working one is named from there, any other in full.
+    """
+    path = Path(run_dir).absolute()
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return re.sub(r"[^a-z0-9]+", "-", str(path).lower()).strip("-") or "run"

@@ -1,0 +1,168 @@
+"""Prefect's server, a work pool, the deployments and a worker, all on this machine, until Ctrl-C.
+
+    make serve
+
+PREFECT_SERVER_API_HOST and PREFECT_SERVER_API_PORT say where; its data are in PREFECT_HOME.
+On Ctrl-C training stops at the end of an update, and goes on with the next `make serve`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own folder is on the path, the one above it is not
+os.chdir(ROOT)  # where prefect.yaml is, and Prefect's settings in pyproject.toml
+
+import httpx  # noqa: E402
+from prefect.client.orchestration import get_client  # noqa: E402
+from prefect.client.schemas.actions import WorkPoolCreate  # noqa: E402
+from prefect.exceptions import ObjectAlreadyExists  # noqa: E402
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings  # noqa: E402
+
+from flows.automations import make_automations  # noqa: E402
+from flows.stopping import handing_out, stopping_flow_runs  # noqa: E402
+
+POOL = "local"
+START_S = 180.0  # a fresh database takes a slow machine half a minute
+WORKER_GRACE_S = 20.0
+SERVER_GRACE_S = 15.0
+POLL_S = 0.2
+
+TO_TRY = """
+  {page}   runs, chunks, artifacts; the server's log is {log}
+
+In another terminal, in {root}:
+
+  . .venv/bin/activate; export PREFECT_API_URL={api}
+  prefect deployment run speedtronic/train --watch
+  prefect deployment run speedtronic/train --param max_steps=300 --watch
+  prefect deployment run recovery/drill --watch
+
+Ctrl-C stops everything here; a run that is training goes on with the next `make serve`.
+"""
+
+
+class Stop:
+    """Set by SIGINT and SIGTERM.
+
+    A handler of our own also lets the processes started here have the default one, even when this
+    one was started with SIGINT ignored, as a shell does in the background.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether to stop; waits for it."""
+        return self._event.wait(seconds)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._event.set()
+
+
+def main() -> int:
+    stop = Stop()
+    server = get_current_settings().server.api
+    page = f"http://{server.host}:{server.port}"
+    api = f"{page}/api"
+    if _answers(api):
+        print(f"there is a server at {page} already; docs/deployments.md uses it", file=sys.stderr)
+        return 1
+    os.environ["PREFECT_API_URL"] = api
+    print("starting the server; the first time takes half a minute", flush=True)
+    home = get_current_settings().home
+    home.mkdir(parents=True, exist_ok=True)
+    log = home / "server.log"
+    with (
+        temporary_settings({PREFECT_API_URL: api}),
+        log.open("wb") as output,
+        _running("the server", ["server", "start"], SERVER_GRACE_S, output) as serving,
+    ):
+        if not _wait_for(api, serving, stop):
+            return 0 if stop.wait(0) else _failed(log)
+        with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+        _prefect("--no-prompt", "deploy", "--all")
+        make_automations()
+        command = ["worker", "start", "--pool", POOL]
+        with (
+            handing_out(POOL),
+            _running("the worker", command, WORKER_GRACE_S) as working,
+            stopping_flow_runs(POOL, working.pid),
+        ):
+            print(TO_TRY.format(page=page, api=api, root=ROOT, log=log), flush=True)
+            while not stop.wait(POLL_S):
+                if serving.poll() is not None or working.poll() is not None:
+                    return _failed(log)
+            print("stopping; what is being trained stops after its update", flush=True)
+    return 0
+
+
+@contextmanager
+def _running(
+    name: str, arguments: list[str], grace_s: float, output: IO[bytes] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A `prefect` command, ended by SIGINT, or by SIGKILL after `grace_s`.
+
+    In a session of its own, so that Ctrl-C reaches only this process, which stops them in order.
+    """
+    command = [sys.executable, "-m", "prefect", *arguments]
+    process = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                print(f"{name} did not stop within {grace_s:.0f} s; killed", file=sys.stderr)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _failed(log: Path) -> int:
+    print(f"the server or the worker has ended; the server's log is {log}", file=sys.stderr)
+    return 1
+
+
+def _prefect(*arguments: str) -> None:
+    """Run a `prefect` command to its end; what it says is shown only if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *arguments], capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout + done.stderr)
+        raise SystemExit(f"prefect {' '.join(arguments)} failed")
+
+
+def _wait_for(api: str, serving: subprocess.Popen[bytes], stop: Stop) -> bool:
+    """Whether the server answers, which it may take up to `START_S` to do."""
+    for _ in range(round(START_S / POLL_S)):
+        if _answers(api):
+            return True
+        if serving.poll() is not None or stop.wait(POLL_S):
+            return False
+    print(f"no answer from {api} within {START_S:.0f} s", file=sys.stderr)
+    return False
+
+
+def _answers(api: str) -> bool:
+    try:
+        return httpx.get(f"{api}/health", timeout=5).is_success
+    except httpx.HTTPError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""One writer per run where there is no flock: a lease, which is an object that expires.
+
+`.lock` names its holder and until when the lease is good. The holder renews it, in the background
+and before everything that it commits. Every change is made on the condition that the object is
+still of the version last seen, so of two processes one is refused by the store itself, whatever
+their clocks say. A store that knows no conditions is found out when the lease is taken; there the
+last to write wins, which each finds out by reading back. docs/storage.md says what that promises.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from speedtronic.checkpoint import layout
+from speedtronic.checkpoint.holder import (
+    Record,
+    describe,
+    from_bytes,
+    has_ended,
+    lost,
+    this_process,
+    to_bytes,
+)
+from speedtronic.checkpoint.object_storage import ObjectStorage
+from speedtronic.errors import RunLockedError, StorageError
+
+LEASE_S = 60.0
+"""For how long a holder that died on another machine blocks at most."""
+SETTLE_S = 2.0
+"""How long somebody else's write may be under way, in a store that knows no conditions."""
+
+logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """The lease of the checkpoints in `storage`; held from `acquire` until `release`.
+
+    Args:
+        storage: where the run's checkpoints are.
+        lease_s: how long it lasts without being renewed; it is renewed four times as often.
+    """
+
+    def __init__(self, storage: ObjectStorage, *, lease_s: float = LEASE_S) -> None:
+        self._storage = storage
+        self._lease_s = lease_s
+        self._record: Record = {}
+        self._version = ""
+        self._conditional = True
+        self._lost: Record | None = None
+        self._changing = threading.Lock()
+        self._released = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Take the lease or fail at once.
+
+        It is free once it has expired, or if its holder was a process of this machine that is gone.
+
+        Raises:
+            RunLockedError: another process holds it; the message names host and pid.
+            StorageError: the store cannot be read or written.
+        """
+        content, version = self._storage.read_version(layout.LOCK)
+        found = from_bytes(content)
+        if _left_s(found) > 0 and not has_ended(found):
+            raise self._refusal(found)
+        self._record, self._lost = this_process(), None
+        taken = self._storage.swap(layout.LOCK, self._content(), version)
+        if taken is None:
+            raise self._refusal(from_bytes(self._storage.read_version(layout.LOCK)[0]))
+        self._version = taken
+        self._find_out_about_conditions()
+        self._storage.abort_unfinished()
+        self._released.clear()
+        self._renewer = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
+        self._renewer.start()
+
+    def confirm(self) -> None:
+        """Renew the lease; return if it is still this process's.
+
+        Raises:
+            RunLockedError: it was taken over or removed; names who has it now.
+            StorageError: that cannot be found out.
+        """
+        with self._changing:
+            if self._lost is None:
+                self._renew(self._content())
+            if self._lost is not None:
+                raise lost(self._storage.root, self._lost)
+
+    def release(self) -> None:
+        """Give the lease up, if it is still ours; the object stays."""
+        self._released.set()
+        if self._renewer is None:
+            return
+        self._renewer.join()
+        self._renewer = None
+        with self._changing:
+            try:
+                if self._lost is None:
+                    self._renew(to_bytes(self._record | {"expires_at": 0.0}))
+            except StorageError as error:
+                logger.warning("%s; the lease ends in %.0f s", error, self._lease_s)
+
+    def _renew(self, content: bytes) -> None:
+        """Write the lease anew, or find that it is lost."""
+        if not self._conditional and self._read_back() is None:
+            return
+        renewed = self._storage.swap(layout.LOCK, content, self._version)
+        # A request whose answer was lost is sent again, and then refused for its own first one.
+        renewed = renewed or self._read_back()
+        if renewed is not None:
+            self._version = renewed
+
+    def _read_back(self) -> str | None:
+        """The version of the lease if it is ours; else it is lost."""
+        content, version = self._storage.read_version(layout.LOCK)
+        found = from_bytes(content)
+        if found.get("token") == self._record["token"]:
+            self._version = version
+            return version
+        self._lost = found
+        return None
+
+    def _find_out_about_conditions(self) -> None:
+        again = self._storage.swap(layout.LOCK, self._content(), "")
+        if again is None:  # refused, for it is there
+            return
+        self._conditional, self._version = False, again
+        logger.warning(
+            "%s: this store knows no conditional writes, so two processes that start within %.0f s "
+            "of each other may both go on for a moment; see docs/storage.md",
+            self._storage.root,
+            SETTLE_S,
+        )
+        self._released.wait(SETTLE_S)
+        if self._read_back() is None:
+            raise self._refusal(self._lost or {})
+
+    def _keep_renewing(self) -> None:
+        failing = False
+        while not self._released.wait(self._lease_s / 4):
+            with self._changing:
+                try:
+                    if self._lost is None:
+                        self._renew(self._content())
+                    failing = False
+                except StorageError as error:
+                    if not failing:
+                        logger.warning("the lease was not renewed, going on trying: %s", error)
+                    failing = True
+                if self._lost is not None:
+                    logger.error("%s", lost(self._storage.root, self._lost))
+                    return
+
+    def _content(self) -> bytes:
+        return to_bytes(self._record | {"expires_at": time.time() + self._lease_s})
+
+    def _refusal(self, found: Record) -> RunLockedError:
+        return RunLockedError(
+            f"{self._storage.root} is being trained by {describe(found)}; wait for it to end, or "
+            f"stop it. If it is gone, its lease ends in {max(_left_s(found), 0.0):.0f} s"
+        )
+
+
+def _left_s(record: dict[str, Any]) -> float:
+    """Seconds until a lease ends, by this machine's clock; 0 of what is no lease."""
+    expires_at = record.get("expires_at")
+    if type(expires_at) not in (float, int):
+        return 0.0
+    assert isinstance(expires_at, float | int)
+    return expires_at - time.time()

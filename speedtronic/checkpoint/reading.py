@@ -1,0 +1,214 @@
+"""A payload read once: hashed while it arrives, and not looked into before the hash is right.
+
+The bytes of a tensor are read straight into the memory that the tensor will have, so loading needs
+the size of the file and no more. `torch.load` then runs over what was read; where it asks for a
+tensor it is lent that memory instead of a copy.
+"""
+
+import io
+import struct
+import zipfile
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import torch
+import xxhash
+from torch import UntypedStorage
+
+from speedtronic.errors import CorruptError
+
+PIECE_BYTES = 4 * 2**20
+LENT_BYTES = 64 * 2**10  # below this a copy costs less than the bookkeeping
+LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip record, up to the lengths of name and extra
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive bytes of the file; `storage` is their memory when they are one tensor's."""
+
+    start: int
+    content: memoryview
+    storage: UntypedStorage | None = None
+
+
+class Payload(io.RawIOBase):
+    """The verified bytes of a payload, as a file that `torch.load` can read.
+
+    Args:
+        file: at its beginning.
+        size_bytes: what the manifest says.
+        digest: what the manifest says; see `digest.bytes_digest`.
+
+    Raises:
+        CorruptError: the file holds other bytes; the message gives expected and found.
+        OSError: it cannot be read.
+        MemoryError: there is not enough memory for it here and now.
+    """
+
+    def __init__(self, file: BinaryIO, size_bytes: int, digest: str) -> None:
+        super().__init__()
+        self._segments = _arrive(file, size_bytes, digest)
+        self._starts = [segment.start for segment in self._segments]
+        self._size = size_bytes
+        self._position = 0
+        self._lent: UntypedStorage | None = None
+
+    def map_location(self, storage: UntypedStorage, location: str) -> UntypedStorage:
+        """For `torch.load`: the memory that `storage`, which it has just read, gives way to."""
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return storage
+        assert lent.nbytes() == storage.nbytes()
+        return lent
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        data = bytearray(left if size < 0 else min(size, left))
+        self._copy(memoryview(data))
+        self._position += len(data)
+        return bytes(data)
+
+    def readinto(self, buffer: Any) -> int:
+        assert self._lent is None, "torch asks for the place of a tensor as soon as it has read it"
+        target = memoryview(buffer).cast("B")
+        target = target[: max(self._size - self._position, 0)]
+        segment = self._segment(self._position)
+        if segment.start == self._position and len(segment.content) == len(target):
+            self._lent = segment.storage
+        if self._lent is None:
+            self._copy(target)
+        self._position += len(target)
+        return len(target)
+
+    def _segment(self, position: int) -> Segment:
+        return self._segments[max(bisect_right(self._starts, position) - 1, 0)]
+
+    def _copy(self, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            segment = self._segment(self._position + done)
+            offset = self._position + done - segment.start
+            part = segment.content[offset : offset + len(target) - done]
+            target[done : done + len(part)] = part
+            done += len(part)
+
+
+def check(file: BinaryIO, size_bytes: int, digest: str) -> None:
+    """Read a payload through without keeping it.
+
+    Raises:
+        CorruptError, OSError: as `Payload`.
+    """
+    _check_size(file, size_bytes)
+    hasher, left = xxhash.xxh3_128(), size_bytes
+    piece = memoryview(bytearray(PIECE_BYTES))
+    while left:
+        part = piece[: min(left, PIECE_BYTES)]
+        _fill(file, part)
+        hasher.update(part)
+        left -= len(part)
+    _compare(hasher, digest)
+
+
+def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
+    """Read everything, in order; a second thread hashes what has come."""
+    _check_size(file, size_bytes)
+    segments, position = [], 0
+    hasher = xxhash.xxh3_128()
+    with ThreadPoolExecutor(1) as hashing:
+
+        def take(size: int, storage: UntypedStorage | None = None) -> memoryview:
+            nonlocal position
+            content = _memory(storage) if storage else memoryview(bytearray(size))
+            for start in range(0, size, PIECE_BYTES):
+                piece = content[start : start + PIECE_BYTES]
+                _fill(file, piece)
+                if size_bytes > PIECE_BYTES:
+                    hashing.submit(hasher.update, piece)
+                else:  # a thread costs more than the hash
+                    hasher.update(piece)
+            segments.append(Segment(position, content, storage))
+            position += size
+            return content
+
+        for record in _tensors(file):
+            header_end = record.header_offset + LOCAL_HEADER.size
+            if not position + LOCAL_HEADER.size <= header_end <= size_bytes:
+                break
+            header = take(header_end - position)
+            take(sum(LOCAL_HEADER.unpack(header[-LOCAL_HEADER.size :])))  # name and padding
+            if position + record.file_size > size_bytes:
+                break
+            take(record.file_size, _allocate(record.file_size))
+        take(size_bytes - position)
+    _compare(hasher, digest)
+    return segments
+
+
+def _tensors(file: BinaryIO) -> list[zipfile.ZipInfo]:
+    """The large records, in the order of the file. Nothing here is verified yet, so it only says
+    where memory is divided; when it is damaged so that it cannot be read, nowhere."""
+    try:
+        records = zipfile.ZipFile(file).infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
+        records = []
+    finally:
+        file.seek(0)
+    large = [
+        record
+        for record in records
+        if record.file_size >= LENT_BYTES
+        and record.file_size == record.compress_size
+        and "/data/" in record.filename
+    ]
+    return sorted(large, key=lambda record: record.header_offset)
+
+
+def _allocate(size: int) -> UntypedStorage:
+    """Ordinary memory of torch: the allocator that every other tensor comes from."""
+    try:
+        return torch.empty(size, dtype=torch.uint8).untyped_storage()
+    except RuntimeError as error:
+        raise MemoryError(str(error)) from error
+
+
+def _memory(storage: UntypedStorage) -> memoryview:
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+
+
+def _fill(file: BinaryIO, piece: memoryview) -> None:
+    done = 0
+    while done < len(piece):
+        count = file.readinto(piece[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise CorruptError("payload ends before its size")
+        done += count
+
+
+def _check_size(file: BinaryIO, size_bytes: int) -> None:
+    found_bytes = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if found_bytes != size_bytes:
+        raise CorruptError(f"payload has {found_bytes} bytes, expected {size_bytes}")
+
+
+def _compare(hasher: "xxhash.xxh3_128", digest: str) -> None:
+    found = f"xxh3_128:{hasher.hexdigest()}"
+    if found != digest:
+        raise CorruptError(f"payload is damaged: expected {digest}, found {found}")

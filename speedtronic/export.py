@@ -1,0 +1,59 @@
+"""The weights of a checkpoint for other programs, as safetensors."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from speedtronic.checkpoint import Checkpoint
+from speedtronic.checkpoint.storage import publish
+from speedtronic.checkpoint.urls import open_storage
+from speedtronic.errors import OutputDirError, StorageError, UsageError
+
+
+def export_weights(checkpoint: Checkpoint, target: str) -> int:
+    """Write the model of a checkpoint to a `.safetensors` file, replacing it if it is there.
+
+    Tensors that are tied stand in it under each of their names, so that a plain load finds all of
+    them. Its metadata are the step, the run's id and the state's digest. A crash leaves the former
+    file or the new one.
+
+    Returns:
+        The number of tensors.
+
+    Raises:
+        UsageError: `target` is no such file's name, or cannot be written.
+    """
+    path = Path(target)
+    if path.suffix != ".safetensors":
+        raise UsageError(f"--to {target}: expected a name that ends with .safetensors")
+    if not path.parent.is_dir():
+        raise UsageError(f"--to {target}: {path.parent} is not a directory")
+    manifest = checkpoint.manifest
+    metadata = {
+        "format": "pt",
+        "step": str(manifest.step),
+        "run_id": manifest.run_id,
+        "state_digest": manifest.state_digest,
+    }
+    weights = _apart(checkpoint.state["model"])
+    content = save(weights, metadata)
+    try:
+        publish(open_storage(str(path.parent)), path.name, lambda file: file.write(content))
+    except StorageError as error:
+        raise OutputDirError(f"--to {target}: {error}") from error
+    return len(weights)
+
+
+def _apart(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Each tensor with memory of its own where it shares it with another."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor):  # what a module keeps besides (get_extra_state)
+            continue
+        shared = tensor.untyped_storage().data_ptr() in seen
+        seen.add(tensor.untyped_storage().data_ptr())
+        apart[name] = tensor.clone() if shared else tensor.contiguous()
+    return apart

@@ -1,0 +1,169 @@
+"""The child's side of a load: `python -m speedtronic.load_process PARENT_PID`.
+
+Loading a file is where a damaged or hostile one could do harm: crash the process, or take all the
+memory there is. So it happens here, under a limit. One JSON object a line:
+
+    requests  {"root": "runs/a/checkpoints", "step": 6, "spare_bytes": 268435456}
+    answers   {"manifest": {...}, "facts": {...}}
+              {"corrupt" | "unreadable" | "newer" | "memory": "why"}
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speedtronic.checkpoint import open_storage
+from speedtronic.checkpoint.codec import OUT_OF_MEMORY
+from speedtronic.checkpoint.digest import state_digest
+from speedtronic.checkpoint.verify import Candidate
+from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+from speedtronic.lifetime import end_with_parent
+
+COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
+MAX_NAMED = 3
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    end_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints is no answer
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        answer = _answer(request["root"], request["step"], request["spare_bytes"])
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
+    storage, started = open_storage(root), time.perf_counter()
+    candidate = Candidate(storage, step, storage.list())
+    try:
+        manifest = candidate.manifest
+        with _limited(COPIES * manifest.payload.size_bytes + spare_bytes):
+            state = candidate.load()
+            facts = _facts(state)
+    except CorruptError as error:
+        return {"corrupt": str(error)}
+    except UnsupportedFormatError as error:
+        return {"newer": str(error)}
+    except StorageError as error:
+        return {"unreadable": str(error)}
+    except MemoryError as error:
+        return {"memory": str(error) or "out of memory"}
+    except RuntimeError as error:
+        if not any(words in str(error) for words in OUT_OF_MEMORY):
+            raise
+        return {"memory": str(error)}  # an allocation that failed within torch
+    facts["seconds"] = time.perf_counter() - started
+    return {"manifest": manifest.model_dump(exclude_unset=True), "facts": facts}
+
+
+class _limited:
+    """Let this process have so many bytes more than it has now; where that can be told."""
+
+    def __init__(self, more_bytes: int) -> None:
+        self._more_bytes = more_bytes
+        self._before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def __enter__(self) -> None:
+        used = _data_bytes()
+        if used is not None:
+            soft, hard = used + self._more_bytes, self._before[1]
+            soft = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+
+def _data_bytes() -> int | None:
+    """What Linux counts against RLIMIT_DATA; None elsewhere."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _facts(state: dict[str, Any]) -> dict[str, Any]:
+    """What the checks need to know of a payload; small, and whatever it holds."""
+    data = state.get("data")
+    position = dict(data) if isinstance(data, Mapping) else {}
+    source = position.pop("source", None)
+    scheduler = state.get("scheduler")
+    with ThreadPoolExecutor(1) as other:  # both let go of the interpreter for each large tensor
+        digesting = other.submit(_state_digest, state)
+        not_finite = _not_finite(state)
+        identity = digesting.result()
+    return {
+        **{key: state.get(key) for key in ("step", "samples", "tokens", "skipped_updates", "loss")},
+        "scheduler_step": scheduler.get("last_epoch") if isinstance(scheduler, Mapping) else None,
+        "optimizer_steps": sorted({float(x) for x in _steps(state.get("optimizer"))}),
+        "missing": [key for key in ("model", "optimizer", "rng", "data") if key not in state],
+        "data": {**position, "own_state": source is not None},
+        "data_fingerprint": state.get("data_fingerprint"),
+        "config": state.get("config") or {},
+        "history": state.get("history") or [],
+        "not_finite": not_finite,
+        "state_digest": identity,
+    }
+
+
+def _state_digest(state: dict[str, Any]) -> str:
+    try:
+        return state_digest(state)
+    except TypeError as error:  # it holds what no checkpoint does
+        return str(error)
+
+
+def _steps(value: Any) -> Iterator[float]:
+    """Every `step` in an optimizer's state: how many updates it has made of a parameter."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key == "step" and isinstance(item, int | float | torch.Tensor):
+                yield float(item)
+            else:
+                yield from _steps(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _steps(item)
+
+
+def _not_finite(state: Mapping[str, Any]) -> list[str]:
+    """The first few tensors of model and optimizer with NaN or infinity in them."""
+    named = []
+    for path, x in _tensors({key: state.get(key) for key in ("model", "optimizer")}, ""):
+        if x.element_size() == 1:  # float8 has no sum
+            x = x.float()
+        # Finite numbers can have an infinite sum too; only then is each looked at.
+        if not torch.isfinite(x.sum(dtype=torch.float32)) and not torch.isfinite(x).all():
+            named.append(path)
+            if len(named) == MAX_NAMED:
+                break
+    return named
+
+
+def _tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, f"{path}/{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _tensors(item, f"{path}/{index}")
+
+
+if __name__ == "__main__":
+    main()

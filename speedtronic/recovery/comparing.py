@@ -1,0 +1,93 @@
+"""Two training states: whether they are the same, and where they first differ."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from speedtronic.checkpoint.digest import STATE_KEYS
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two states that differ.
+
+    Attributes:
+        path: of the first tensor that differs, in the order of the paths, such as
+            `model/blocks.0.attention.query.weight`; where none does, of the first other value.
+        found, expected: the values there, in a few words.
+        max_abs: the largest absolute difference of two tensors of one type and shape; else None.
+        num_differing, num_values: over the whole states.
+    """
+
+    path: str
+    found: str
+    expected: str
+    max_abs: float | None
+    num_differing: int
+    num_values: int
+
+    def __str__(self) -> str:
+        count = f"{self.num_differing} of {self.num_values} values differ"
+        if self.max_abs is not None:
+            return f"{count}, first {self.path}: max abs difference {self.max_abs:.3g}"
+        return f"{count}, first {self.path}: found {self.found}, expected {self.expected}"
+
+
+def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Difference | None:
+    """Compare what determines the rest of a run, as `state_digest` does, value by value."""
+    ours, theirs = dict(_leaves(_relevant(found), "")), dict(_leaves(_relevant(expected), ""))
+    paths = sorted({*ours, *theirs})
+    differing = [path for path in paths if not _same(ours.get(path, ...), theirs.get(path, ...))]
+    if not differing:
+        return None
+    tensors = (p for p in differing if isinstance(ours.get(p, theirs.get(p)), torch.Tensor))
+    path = next(tensors, differing[0])
+    a, b = ours.get(path, ...), theirs.get(path, ...)
+    return Difference(path, _show(a), _show(b), _max_abs(a, b), len(differing), len(paths))
+
+
+def _relevant(state: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {key: state.get(key) for key in STATE_KEYS}
+    if isinstance(parts["data"], Mapping):
+        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
+    return parts
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = ((f"{index:04d}", item) for index, item in enumerate(value))
+    else:
+        yield path, value
+    for key, item in items:
+        yield from _leaves(item, f"{path}/{key}" if path else str(key))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        # By their bytes: NaN is NaN here, and 0 is not -0.
+        x, y = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+        return torch.equal(x, y)
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def _max_abs(a: Any, b: Any) -> float | None:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return None
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return None
+    return float((a.double() - b.double()).abs().max())  # not empty, for they differ
+
+
+def _show(value: Any) -> str:
+    if value is ...:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)

@@ -1,0 +1,100 @@
+"""Drills: proof, before anyone needs it, that a resume would work. None of them touches the run.
+
+`load` is the load that every checklist makes, with its figures. `replay` trains from the checkpoint
+before the newest up to it, on the same data, and compares the states. `resume` trains a few steps
+beyond the newest. Both train in a worker as any run has it, in a scratch directory that holds a
+copy of one checkpoint and is gone afterwards.
+"""
+
+import logging
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+
+from speedtronic.checkpoint import layout
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import WorkerError
+from speedtronic.output import logging_path
+from speedtronic.plan import Chunk
+from speedtronic.recovery.examination import Check, Examination, as_check
+from speedtronic.recovery.findings import Finding
+from speedtronic.recovery.replay import replay
+from speedtronic.recovery.scratch import log_quietly, nothing, scratch, unprepared
+from speedtronic.training.metrics import read_events
+from speedtronic.worker import ChunkWorker
+
+RESUME_STEPS = 5
+RECENT = 50  # losses of the run that a resumed one is held against
+
+logger = logging.getLogger(__name__)
+
+
+@as_check("load")
+def load(examination: Examination) -> Iterator[Finding]:
+    """The selected checkpoint was loaded, verified, and has the state that was saved."""
+    selected = examination.selected
+    if selected is None or selected.facts is None or selected.manifest is None:
+        yield nothing(examination, "load")
+        return
+    size = selected.manifest.payload.size_bytes / 2**20
+    found = f"{size:.1f} MiB in {selected.facts.seconds:.2f} s, {selected.facts.state_digest}"
+    path = examination.path(layout.payload_name(selected.step))
+    yield Finding("load", "ok", path, found, selected.manifest.state_digest)
+
+
+@as_check("resume")
+def resume(examination: Examination) -> Iterator[Finding]:
+    """A few steps beyond the newest checkpoint; their loss is finite and in line with the run's.
+
+    In line: its mean is at most four standard deviations, and at least 5 %, above the mean of the
+    last 50 losses that the run has logged.
+    """
+    selected = examination.selected
+    if selected is None:
+        yield nothing(examination, "resume")
+        return
+    path = examination.path(layout.payload_name(selected.step))
+    with scratch(examination, selected.candidate) as config:
+        if config is None:
+            yield unprepared(examination, "resume")
+            return
+        config = config.override({"checkpoint.save_on_stop": False})
+        chunk, expected = Chunk(selected.step, selected.step + RESUME_STEPS), "a finite loss"
+        recent = _losses(examination.config, up_to=selected.step)
+        if len(recent) > 2:
+            mean = statistics.mean(recent)
+            limit = mean + max(4 * statistics.stdev(recent), 0.05 * abs(mean))
+            expected = f"at most {limit:.4f}, as the last {len(recent)} logged losses imply"
+        else:
+            limit = math.inf
+        try:
+            with ChunkWorker(config, on_log=log_quietly) as worker:
+                worker.train(chunk, None)
+        except WorkerError as error:
+            action = "a resume would end in the same way: see to the cause"
+            yield Finding("resume", "failed", path, str(error), expected, action)
+            return
+        loss = statistics.mean(_losses(config, up_to=chunk.target)[-RESUME_STEPS:])
+    found = f"loss {loss:.4f} over steps {chunk.start + 1} to {chunk.target}"
+    if loss <= limit:
+        yield Finding("resume", "ok", path, found, expected)
+        return
+    action = "look at data and configuration: what has changed since?"
+    yield Finding("resume", "failed", path, found, expected, action)
+
+
+def _losses(config: SpeedtronicConfig | None, *, up_to: int) -> list[float]:
+    """The newest losses that a run has logged, oldest first."""
+    path = config and logging_path(config, config.logging.json_file)
+    if not path:
+        return []
+    try:
+        events = read_events(path, "train_step")
+    except (OSError, ValueError, KeyError) as error:
+        logger.debug("%s: %s", path, error)
+        return []
+    losses = [e["loss"] for e in events if e["step"] <= up_to and e["loss"] is not None]
+    return losses[-RECENT:]
+
+
+DRILLS: Mapping[str, Check] = {"load": load, "replay": replay, "resume": resume}

@@ -1,0 +1,215 @@
+"""What the checks of one run share: its directory, its configuration, its checkpoints."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, wraps
+
+from speedtronic.checkpoint import layout, open_lock, open_storage
+from speedtronic.checkpoint.local_storage import LocalStorage
+from speedtronic.checkpoint.storage import Storage
+from speedtronic.checkpoint.urls import local_path
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import (
+    CheckpointError,
+    ConfigError,
+    RunLockedError,
+    StorageError,
+    UsageError,
+)
+from speedtronic.inspection import find_store
+from speedtronic.place import read_place
+from speedtronic.recovery.findings import Finding, Status
+from speedtronic.recovery.loading import LoadProcess
+from speedtronic.recovery.look import Judged, Look, Looking
+from speedtronic.recovery.trained import trainer
+
+
+class Examination:
+    """A run that is being examined; `examine` makes it.
+
+    Attributes:
+        run_dir: its output directory, as given.
+        directory: the same as an absolute path.
+        repair: whether checks may mend what they find.
+        storage: of its checkpoints.
+        config: given, else its own, with `run.output_dir` where it is now; None without any.
+        config_problem: why its own could not be read.
+        target: step at which the run is complete; None if that is not known.
+        obstacle: why nothing can be examined at all; empty otherwise.
+        settled: False once files would not hold still under the look, so that what is missing in it
+            says nothing.
+    """
+
+    def __init__(
+        self,
+        run_dir: str,
+        *,
+        repair: bool,
+        config: SpeedtronicConfig | None,
+        target: int | None,
+        loader: LoadProcess | None,
+    ) -> None:
+        self.run_dir = run_dir
+        self.directory = local_path(run_dir)
+        self.repair = repair
+        self.config = config
+        self.config_problem = ""
+        self.obstacle = ""
+        self._loader = loader
+        self.settled = True
+        self.storage: Storage
+        try:
+            own = self._own_config()
+            # find_store would parse the file again, which takes as long as hashing 100 MiB.
+            self.storage = open_storage(own.checkpoint_dir) if own else find_store(run_dir)
+            self.config = config.override({"run.output_dir": run_dir}) if config else own
+            if config is not None and self.config is not None and not self._is_run():
+                self.storage = open_storage(self.config.checkpoint_dir)
+            if not self._is_run():
+                self.obstacle = "it holds no run: neither config.yaml nor checkpoints"
+        except ConfigError:
+            raise
+        except OSError as error:  # StorageError is one
+            self.storage = LocalStorage(self.directory)
+            self.obstacle = f"it cannot be read: {error.strerror or error}"
+        configured = self.config.run.max_steps if self.config else None
+        self.target = configured if target is None else target
+
+    def path(self, name: str = "") -> str:
+        """Of a file among the checkpoints, for people."""
+        return f"{self.storage.root}/{name}" if name else self.storage.root
+
+    @cached_property
+    def look(self) -> Look:
+        """The checkpoints, judged once for all checks.
+
+        Raises:
+            StorageError: their directory cannot be read.
+        """
+        recorded = read_place(self.directory).get("run_id")
+        trained_here = None if recorded is None else str(recorded)
+        with self.loading() as loader:
+            look, self.settled = Looking(self.storage, loader, trained_here).look()
+            return look
+
+    @contextmanager
+    def loading(self) -> Iterator[LoadProcess]:
+        """A process to load with: the one given, else one that ends with the block."""
+        if self._loader is not None:
+            yield self._loader
+            return
+        with LoadProcess() as loader:
+            yield loader
+
+    @property
+    def selected(self) -> Judged | None:
+        """The checkpoint that a resume would start from; None also where nothing can be read."""
+        try:
+            return None if self.obstacle else self.look.selected
+        except StorageError:
+            return None
+
+    @property
+    def trained_by(self) -> str:
+        """Who trains the run at this moment, as far as can be seen; empty when nobody does."""
+        return trainer(self.storage) or ("" if self.settled else "a process not seen from here")
+
+    @contextmanager
+    def repairing(self) -> Iterator[bool]:
+        """Whether mending is allowed: asked for, the run's lock free, and all as it was judged.
+
+        The lock is held until the end of the block.
+        """
+        held = False
+        lock = open_lock(self.storage) if self.repair and not self.trained_by else None
+        if lock is not None:
+            try:
+                lock.acquire()
+                held = True
+            except RunLockedError:  # training has begun just now
+                pass
+        try:
+            yield held and self._is_as_judged()
+        finally:
+            if lock is not None and held:
+                lock.release()
+
+    def remedy(self) -> str:
+        """What to type where a repair would help."""
+        when = "when it is not being trained: " if self.trained_by else ""
+        return f"{when}speedtronic recover {self.run_dir}"
+
+    def _own_config(self) -> SpeedtronicConfig | None:
+        path = self.directory / "config.yaml"
+        if not path.exists():
+            return None
+        try:
+            config = SpeedtronicConfig.load(path)
+        except ConfigError as error:
+            self.config_problem = str(error)
+            return None
+        return config.override({"run.output_dir": self.run_dir})
+
+    def _is_run(self) -> bool:
+        """A run that is about to begin has no more than a folder of checkpoints, and a lock."""
+        if (self.directory / "config.yaml").exists() or (self.directory / "checkpoints").is_dir():
+            return True
+        names = self.storage.list()
+        return (
+            not {layout.POINTER, layout.LOCK}.isdisjoint(names)
+            or next(layout.steps(names), None) is not None
+        )
+
+    def _is_as_judged(self) -> bool:
+        newest = max((found.step for found in self.look.judged), default=-1)
+        return next(layout.steps(self.storage.list()), -1) <= newest
+
+
+def examine(
+    run_dir: str,
+    *,
+    repair: bool = False,
+    config: SpeedtronicConfig | None = None,
+    target: int | None = None,
+    loader: LoadProcess | None = None,
+) -> Examination:
+    """Begin to examine a run. Nothing is loaded yet.
+
+    Args:
+        run_dir: its output directory, or that of its checkpoints.
+        repair: let the checks mend what they find; without it nothing is written.
+        config: instead of its own config.yaml.
+        target: step at which the run is complete, instead of `run.max_steps`.
+        loader: to load with; by default a process that ends after the look.
+
+    Raises:
+        UsageError: there is no such directory.
+    """
+    return Examination(run_dir, repair=repair, config=config, target=target, loader=loader)
+
+
+Check = Callable[[Examination], list[Finding]]
+
+
+def as_check(name: str) -> Callable[[Callable[[Examination], Iterator[Finding]]], Check]:
+    """Make a generator of findings a check: a disk that refuses is one more finding."""
+
+    def make(findings_of: Callable[[Examination], Iterator[Finding]]) -> Check:
+        @wraps(findings_of)
+        def check(examination: Examination) -> list[Finding]:
+            if examination.obstacle and name != "directory":
+                return []
+            findings: list[Finding] = []
+            try:
+                findings.extend(findings_of(examination))
+            except (CheckpointError, UsageError, OSError) as error:
+                # Under a run that is being trained, files vanish.
+                moving = isinstance(error, StorageError) and examination.trained_by
+                status: Status = "warning" if moving else "failed"
+                said, where = str(error), examination.path()
+                findings.append(Finding(name, status, where, said, "readable and writable"))
+            return findings
+
+        return check
+
+    return make

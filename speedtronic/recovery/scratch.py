@@ -1,0 +1,79 @@
+"""A run directory for a drill: a copy of one checkpoint, gone afterwards, the run's untouched."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from speedtronic.checkpoint import open_storage
+from speedtronic.checkpoint.storage import publish
+from speedtronic.checkpoint.verify import Candidate
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.recovery.examination import Examination
+from speedtronic.recovery.findings import Finding
+
+NEVER = 10**9  # steps
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicConfig | None]:
+    """A run directory of its own that holds a copy of one checkpoint; None without a configuration.
+
+    Raises:
+        StorageError: the checkpoint is not there any more.
+    """
+    config = examination.config
+    if config is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="speedtronic-drill-") as directory:
+        config = config.override(
+            {
+                "run.output_dir": directory,
+                "checkpoint.directory": "checkpoints",
+                "checkpoint.enabled": True,
+                "checkpoint.every_steps": NEVER,
+                "checkpoint.save_on_stop": True,
+                "checkpoint.keep_best": None,
+                "checkpoint.keep_last": None,
+                "chunk.steps": NEVER,
+                # Neither has a part in the state.
+                "validation.every_steps": None,
+                "validation.text_path": None,
+                "validation.dataset": None,
+                "logging.file": None,
+                "logging.json_file": "metrics.jsonl",
+                "logging.every_steps": 1,
+                "logging.hooks": [],
+            }
+        )
+        there = open_storage(config.checkpoint_dir)
+        there.make_folder("")
+        for name in reversed(start.files):  # the manifest last, as a save has it
+            with examination.storage.open(name) as source:
+                publish(there, name, lambda file, source=source: shutil.copyfileobj(source, file))  # type: ignore[misc]
+        yield config
+
+
+def nothing(examination: Examination, drill: str) -> Finding:
+    """A run without a good checkpoint: a failure, unless it has only just begun."""
+    if examination.look.is_empty or not examination.settled:
+        found = "no checkpoint yet" if examination.settled else "none held still"
+        return Finding(drill, "warning", examination.path(), found, "a checkpoint")
+    found, action = "nothing to start from", "see the findings before this one"
+    return Finding(drill, "failed", examination.path(), found, "a good checkpoint", action)
+
+
+def unprepared(examination: Examination, drill: str) -> Finding:
+    """A run whose configuration is not known."""
+    found = examination.config_problem or "no config.yaml"
+    path = str(examination.directory / "config.yaml")
+    return Finding(drill, "failed", path, found, "the run's configuration", "give --config FILE")
+
+
+def log_quietly(level: int, name: str, message: str) -> None:
+    """What the worker of a drill logs is of interest when it fails only."""
+    logger.debug("%s: %s", name, message)

@@ -1,0 +1,149 @@
+"""Prefect's page in a browser: the run, its chunks, and what they left, are found where one looks.
+
+`make test-page`; the pictures are in build/page.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.keys import slug
+from speedtronic.checkpoint.lock import holder
+from tests.flows.serving import (
+    ROOT,
+    Serving,
+    artifacts,
+    client,
+    deploy,
+    flow_run,
+    log_of,
+    state_of,
+    until,
+)
+from tests.page.browser import Browser
+from tests.recipes import exact_recipe
+from tests.waiting import last_step, wait_until
+
+FIELDS = {
+    "recovery/verification": ["run_dirs", "repair", "drill", "mend what can be mended"],
+    "speedtronic/train": ["config", "output_dir", "max_steps", "overrides", "absolute target step"],
+}
+PICTURES = ROOT / "build/page"
+WAIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run that went through a kill, and the recovery flow that looked at it."""
+
+    page: str
+    run: str
+    run_name: str
+    recovery: str
+    slug: str
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    serving = Serving(tmp_path_factory.mktemp("prefect"))
+    directory = tmp_path_factory.mktemp("runs") / "poem"
+    changes = {
+        "run.name": "poem",
+        "run.max_steps": 400,
+        "checkpoint.every_steps": 20,
+        "chunk.steps": 100,
+        "validation.every_steps": 20,
+        "validation.text_path": "{stdlib}/types.py",
+        "validation.max_batches": 4,
+    }
+    config = exact_recipe(directory, **changes)
+    try:
+        serving.start()
+        with temporary_settings({PREFECT_API_URL: serving.api}):
+            run_id = deploy(config)
+            assert wait_until(lambda: last_step(directory / "metrics.jsonl") >= 150, WAIT_S)
+            os.kill(int(str(holder(config.checkpoint_dir)["pid"])), signal.SIGKILL)
+            assert until(lambda: state_of(run_id) == "Completed", WAIT_S), log_of(run_id)
+            with client() as api:
+                deployment = api.read_deployment_by_name("recovery/verification").id
+                parameters = {"run_dirs": [str(directory)]}
+                recovery = api.create_flow_run_from_deployment(deployment, parameters=parameters).id
+            assert until(lambda: state_of(recovery) == "Completed", WAIT_S), log_of(recovery)
+            yield Shown(
+                serving.page,
+                str(run_id),
+                flow_run(run_id).name,
+                str(recovery),
+                slug(str(directory)),
+            )
+    finally:
+        if serving.process and serving.process.poll() is None:
+            serving.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with Browser(tmp_path_factory.mktemp("chromium"), height=1200) as browser:
+        yield browser
+
+
+def test_the_run_is_in_the_list(shown: Shown, browser: Browser) -> None:
+    browser.open(f"{shown.page}/runs")
+    assert browser.shows(shown.run_name, "Completed"), browser.text()
+    browser.picture(PICTURES / "runs.png")
+
+
+def test_its_chunks_are_on_its_page(shown: Shown, browser: Browser) -> None:
+    browser.open(f"{shown.page}/runs/flow-run/{shown.run}")
+    assert browser.shows("starting at step 0"), "the log of the process that trains"
+    browser.click("Task Runs")
+    chunks = ("restore", "steps 0-100", "steps 100-200", "steps 200-300", "steps 300-400")
+    assert browser.shows(*chunks), browser.text()
+    browser.picture(PICTURES / "run.png")
+
+
+def test_so_are_its_artifacts(shown: Shown, browser: Browser) -> None:
+    browser.open(f"{shown.page}/runs/flow-run/{shown.run}")
+    browser.click("Artifacts")
+    assert browser.shows(*(f"{kind}-{shown.slug}" for kind in ("progress", "chunks", "loss")))
+    browser.picture(PICTURES / "artifacts-of-run.png")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("progress", ["poem: step 400 of 400"]),
+        ("chunks", ["steps", "signals", "100-200", "SIGKILL"]),
+        ("loss", ["poem: the loss up to step 400"]),
+        ("recovery", ["healthy; a resume would start from step 400", "pointer", "payload"]),
+    ],
+)
+def test_each_artifact_can_be_looked_at(
+    kind: str, said: list[str], shown: Shown, browser: Browser
+) -> None:
+    with temporary_settings({PREFECT_API_URL: f"{shown.page}/api"}):
+        newest = artifacts(f"{kind}-{shown.slug}")[0]
+    browser.open(f"{shown.page}/artifacts/artifact/{newest.id}")
+    assert browser.shows(*said), browser.text()
+    browser.picture(PICTURES / f"{kind}.png")
+
+
+def test_the_form_of_a_deployment_says_what_each_field_is(shown: Shown, browser: Browser) -> None:
+    for deployment, fields in FIELDS.items():
+        with temporary_settings({PREFECT_API_URL: f"{shown.page}/api"}), client() as api:
+            known = api.read_deployment_by_name(deployment).id
+        browser.open(f"{shown.page}/deployments/deployment/{known}/run")
+        assert browser.shows(*fields), browser.text()
+        browser.picture(PICTURES / f"form-{deployment.replace('/', '-')}.png")
+
+
+def test_pictures_are_kept_out_of_the_repository() -> None:
+    ignored = subprocess.run(["git", "check-ignore", "-q", str(PICTURES)], cwd=ROOT)
+    assert ignored.returncode == 0 or not (Path(ROOT) / ".git").exists()
