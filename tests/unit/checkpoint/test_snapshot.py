@@ -45,6 +45,8 @@ def test_the_copy_is_the_state() -> None:
     assert_same(saved(copy), saved(state))
     assert copy["module"]._metadata == state["module"]._metadata
     assert state_digest(copy) == state_digest(state)
+    assert copy["module"]._metadata == state["module"]._metadata
+    assert state_digest(copy) == state_digest(state)
 
 
 def test_what_changes_afterwards_does_not_reach_the_copy() -> None:
