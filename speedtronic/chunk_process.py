@@ -12,8 +12,8 @@ One JSON object a line: requests come on standard input, events go to the file d
                "saves": 2, "save_stall_s": 0.1, "save_durable_s": 0.9}
               {"event": "failed", "kind": ..., "message": ..., "retryable": false}
 
-It holds the run's lock, and ends when its parent does, when its input ends, or on SIGTERM: then
-after the update at hand, saving first with `checkpoint.save_on_stop`.
+It holds the run's lock, and ends at once when its parent does, or on SIGTERM: then after the update
+at hand, saving first with `checkpoint.save_on_stop`.
 """
 
 import faulthandler
@@ -31,7 +31,7 @@ from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.console import PlainProgress, configure_logging
 from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
-from speedtronic.lifetime import end_with_parent
+from speedtronic.lifetime import end_as_orphan, end_with_parent
 from speedtronic.output import logging_path
 from speedtronic.run import Runtime
 from speedtronic.runtime import build_runtime
@@ -42,7 +42,8 @@ logger = logging.getLogger("speedtronic.chunk_process")  # __name__ is __main__ 
 
 
 class Events:
-    """Lines to the parent. If it is gone they go nowhere: so will this process, in a moment."""
+    """Lines to the parent. If it is gone this process ends as well: the parent never closes
+    its side before."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -52,7 +53,7 @@ class Events:
             self._stream.write(json.dumps({"event": event, **fields}) + "\n")
             self._stream.flush()
         except BrokenPipeError:
-            pass
+            end_as_orphan()
 
 
 class _LogToEvents(logging.Handler):
@@ -182,7 +183,7 @@ class ChunkProcess:
 
 
 def main() -> None:
-    """Serve requests until the input ends."""
+    """Serve requests until the parent is gone."""
     events_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
     faulthandler.enable()  # a segfault leaves a Python stack on standard error
     end_with_parent(parent_pid)
@@ -212,6 +213,7 @@ def _serve(events: Events) -> None:
     try:
         for line in iter(sys.stdin.readline, ""):
             process.handle(json.loads(line))
+        end_as_orphan()  # the input ends with the parent, never before
     finally:
         process.close()
 

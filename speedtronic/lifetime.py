@@ -14,7 +14,9 @@ def end_with_parent(parent_pid: int) -> None:
 
     A thread that polls is the one way without a gap. PR_SET_PDEATHSIG fires when the spawning
     *thread* ends, not the process; torch's own loader workers look only every 5 s; and a pipe that
-    closes with its owner stays open in grandchildren that inherited it.
+    closes with its owner stays open in grandchildren that inherited it. The thread stands still once
+    the interpreter shuts down, which takes a second with torch: where a process sees for itself
+    that its parent is gone, it ends by `end_as_orphan`, not by returning.
 
     Args:
         parent_pid: the direct parent, as it knew itself (`os.getpid()` there): asking here for
@@ -30,6 +32,11 @@ def _watch(parent_pid: int) -> None:
         _end_if_orphan(parent_pid)
 
 
+def end_as_orphan() -> None:
+    """End this process at once, as `end_with_parent` would in a moment."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _end_if_orphan(parent_pid: int) -> None:
     if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
+        end_as_orphan()

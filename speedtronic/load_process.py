@@ -25,14 +25,14 @@ from speedtronic.checkpoint.codec import OUT_OF_MEMORY
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.verify import Candidate
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
-from speedtronic.lifetime import end_with_parent
+from speedtronic.lifetime import end_as_orphan, end_with_parent
 
 COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
 MAX_NAMED = 3
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Answer requests until the parent is gone, which ends the input; until then it kills."""
     end_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints is no answer
@@ -41,6 +41,7 @@ def main() -> None:
         answer = _answer(request["root"], request["step"], request["spare_bytes"])
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+    end_as_orphan()
 
 
 def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:

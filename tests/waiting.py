@@ -11,6 +11,8 @@ from pathlib import Path
 
 from speedtronic.worker import ChunkWorker
 
+ENDS_S = 20.0  # what ends by itself does so in a fraction of a second, but for a busy machine
+
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float) -> bool:
     """Whether `predicate` came true within `timeout_s`; looks every 10 ms."""
@@ -38,7 +40,7 @@ class Processes:
     def num_running(self) -> int:
         return len(self._fds) - len(select.select(self._fds, [], [], 0)[0])
 
-    def end_within(self, timeout_s: float) -> bool:
+    def end_within(self, timeout_s: float = ENDS_S) -> bool:
         return wait_until(lambda: self.num_running() == 0, timeout_s)
 
 

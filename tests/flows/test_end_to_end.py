@@ -110,7 +110,7 @@ def flow_killed(served: Serving, directory: Path) -> Outcome:
     flow = parent(pid)
     with Processes([pid, flow]) as processes:
         os.kill(flow, signal.SIGKILL)
-        orphans_ended = processes.end_within(10)
+        orphans_ended = processes.end_within()
     back = until(lambda: state_of(run_id) == "Completed", BACK_S)
     return Outcome(config, run_id, facts={"no orphan": orphans_ended, "back": back})
 
@@ -144,7 +144,7 @@ def all_killed(served: Serving, directory: Path) -> Outcome:
             for process in doomed:
                 os.kill(process, signal.SIGKILL)
             first.wait()
-            orphans_ended = processes.end_within(10)
+            orphans_ended = processes.end_within()
     finally:
         first.kill()
     second = worker()

@@ -217,7 +217,7 @@ def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
         assert isinstance(worker, int)
         with Processes([worker]) as processes:
             flow_process.send_signal(number)
-            assert processes.end_within(2.0 if number == signal.SIGKILL else 20.0)
+            assert processes.end_within()
     lock = RunLock(config.checkpoint_dir)
     lock.acquire()
     lock.release()

@@ -1,5 +1,6 @@
 """A chunk's process: how its end is told, and what it leaves behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -112,6 +113,44 @@ def test_slow_but_moving_is_not_hung(tmp_path: Path) -> None:
             target *= 2
 
 
+@pytest.mark.parametrize("gone", ["input", "events"])
+def test_without_a_parent_the_process_ends_at_once_and_says_nothing(
+    gone: str, tmp_path: Path
+) -> None:
+    config = exact_recipe(tmp_path, **{"run.max_steps": 1_000_000})
+    events, told = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "speedtronic.chunk_process", str(told), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[told],
+        text=True,
+    ) as process:
+        os.close(told)
+        assert process.stdin is not None and process.stderr is not None
+        train = {"command": "train", "target": 4 if gone == "input" else 1_000_000}
+        for request in (
+            {"config": config.to_dict(), "allow_changes": []},
+            train | {"pointer": None, "reject": None},
+        ):
+            process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        if gone == "events":
+            assert os.read(events, 1)
+            os.close(events)
+        else:
+            process.stdin.close()
+        # Not by returning: to shut an interpreter with torch down takes a second, in which the
+        # thread that looks for the parent stands still.
+        try:
+            assert process.wait(60) == -signal.SIGKILL
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+            if gone == "input":
+                os.close(events)
+
+
 PARENT = """
 import sys
 from speedtronic import SpeedtronicConfig
@@ -122,7 +161,7 @@ worker.train(Chunk(0, 100_000), None)
 """
 
 
-def test_everything_ends_within_two_seconds_of_the_parents_death(tmp_path: Path) -> None:
+def test_everything_ends_with_the_parent(tmp_path: Path) -> None:
     config = exact_recipe(tmp_path / "run", **{"data.num_workers": 2})
     (tmp_path / "given.yaml").write_text(config.to_yaml())
     with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "given.yaml")]) as parent:
@@ -133,7 +172,7 @@ def test_everything_ends_within_two_seconds_of_the_parents_death(tmp_path: Path)
         assert len(loaders) == 2
         with Processes([worker, *loaders]) as processes:
             parent.kill()
-            assert processes.end_within(2.0)
+            assert processes.end_within()
         lock = RunLock(config.checkpoint_dir)
         lock.acquire()
         lock.release()

@@ -253,7 +253,7 @@ def test_workers_obey_sigterm_whatever_the_trainer_does_with_it(make_loader: Mak
             pytest.raises(RuntimeError, match=r"DataLoader worker .*(exited unexpectedly|killed)"),
         ):
             os.kill(worker.pid or 0, signal.SIGTERM)
-            assert workers.end_within(2.0)
+            assert workers.end_within()
             take(loader, 400)
         loader.close()  # torch tells of the same death once more
         assert take(loader, 4) == expected(loader._order, loader.position - 4, loader.position)
@@ -263,17 +263,19 @@ def test_workers_obey_sigterm_whatever_the_trainer_does_with_it(make_loader: Mak
 
 TRAINER = """
 import multiprocessing, sys
+import torch.utils.data._utils.worker
 from tests.unit.data.test_loader import Numbers
 from speedtronic.data import SampleLoader, SampleOrder
 order = SampleOrder(22, seed=0, shuffle=True, drop_last=False, target_batch_size=8)
 loader = SampleLoader(Numbers(), order, micro_batch_size=4, num_workers=2)
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 3600  # torch's own watch on its parent
 loader.next_batch()
 print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
 sys.stdin.read()
 """
 
 
-def test_workers_end_within_two_seconds_of_a_killed_trainer() -> None:
+def test_workers_end_with_a_killed_trainer() -> None:
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -285,7 +287,7 @@ def test_workers_end_within_two_seconds_of_a_killed_trainer() -> None:
             assert workers.num_running() == 2
             trainer.kill()
             trainer.wait()
-            assert workers.end_within(2.0)
+            assert workers.end_within()
     finally:
         trainer.kill()
         trainer.communicate()

