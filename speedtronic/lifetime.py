@@ -14,9 +14,9 @@ def end_with_parent(parent_pid: int) -> None:
 
     A thread that polls is the one way without a gap. PR_SET_PDEATHSIG fires when the spawning
     *thread* ends, not the process; torch's own loader workers look only every 5 s; and a pipe that
-    closes with its owner stays open in grandchildren that inherited it. The thread stands still once
-    the interpreter shuts down, which takes a second with torch: where a process sees for itself
-    that its parent is gone, it ends by `end_as_orphan`, not by returning.
+    closes with its owner stays open in grandchildren that inherited it. The thread stands still
+    once the interpreter shuts down, which takes a second with torch: where a process sees for
+    itself that its parent is gone, it ends by `end_as_orphan`, not by returning.
 
     Args:
         parent_pid: the direct parent, as it knew itself (`os.getpid()` there): asking here for

@@ -104,10 +104,11 @@ class ObjectStorage:
 
         If it is replaced meanwhile the version may be the former one, which no swap succeeds with.
         """
-        try:
-            content = cast(bytes, self._filesystem.cat_file(self._key(name)))
-        except FileNotFoundError:
-            return b"", ""
+        with self._errors("read", name):
+            try:
+                content = cast(bytes, self._filesystem.cat_file(self._key(name)))
+            except FileNotFoundError:
+                return b"", ""
         return content, xxhash.xxh3_128_hexdigest(content)
 
     def swap(self, name: str, content: bytes, version: str) -> str | None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from tests.buckets import s3_server
+from tests.robustness.bucket import AT_REQUEST, Bucket, S3Bucket
 from tests.robustness.failpoints import AT
 from tests.robustness.kills import KILLED, sigkills
 from tests.robustness.rot import FLIP, TRUNCATION, ZEROS, Rot
@@ -25,10 +27,17 @@ from tests.robustness.sweeps import Sweep, Tally, crash_rounds
 NUM_PROCESSES = 2
 NUM_KILLS = 200
 BOUND = 140  # outcomes of one power loss
+S3_STRIDE = 4  # a start, a fault and a new start on a server take more than a second
+S3_SCENARIOS = ("two saves, keep 1", "repair")
 ENOUGH = {"power loss": 20_000, FLIP: 10_000, KILLED: NUM_KILLS}  # of the kinds named like this
 
 EVERY_KIND = [
     *(f"{fault} at {verb}" for fault, verbs in AT.items() for verb in sorted(verbs)),
+    *(
+        f"{fault} at request {verb}"
+        for fault, verbs in AT_REQUEST.items()
+        for verb in sorted(verbs)
+    ),
     *(f"power loss, name {fate}" for fate in ("kept", "dropped")),
     *(f"power loss, bytes {fate}" for fate in ("kept", "dropped", "torn", "zeroed")),
     *(f"{kind} in a {f}" for kind in (FLIP, TRUNCATION, ZEROS) for f in ("payload", "manifest")),
@@ -44,9 +53,11 @@ Job = Callable[[Tally], None]
 def jobs() -> Iterable[Job]:
     """The longest first, so that the processes end together."""
     yield partial(_kills)
+    yield _requests_to_s3
     for scenario in sorted(SCENARIOS, key=lambda scenario: -len(scenario.name)):
         yield partial(_operation_faults, scenario)
         yield partial(_power_losses, scenario)
+        yield partial(_requests, scenario)
     for seed in range(10):
         yield partial(_rounds, seed)
         yield partial(_rot, seed)
@@ -59,6 +70,18 @@ def _kills(tally: Tally) -> None:
 
 def _operation_faults(scenario: Scenario, tally: Tally) -> None:
     Sweep(scenario).operation_faults(tally)
+
+
+def _requests(scenario: Scenario, tally: Tally) -> None:
+    Sweep(scenario, place=Bucket).operation_faults(tally)
+
+
+def _requests_to_s3(tally: Tally) -> None:
+    with s3_server():
+        for scenario in SCENARIOS:
+            if scenario.name in S3_SCENARIOS:
+                sweep = Sweep(scenario, place=S3Bucket)
+                sweep.operation_faults(tally, stride=S3_STRIDE)
 
 
 def _power_losses(scenario: Scenario, tally: Tally) -> None:

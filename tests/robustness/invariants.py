@@ -11,8 +11,10 @@ from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import REASON_SUFFIX
 from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.checkpoint.storage import Storage
+from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.model import Disk
 
+Place = Disk | Bucket | S3Bucket  # where the files are
 Saved = tuple[int, str]  # step and state digest
 MakeStore = Callable[..., CheckpointStore]
 MakeState = Callable[[int], dict[str, Any]]
@@ -61,7 +63,7 @@ class Oracle:
 
 
 def violations(
-    disk: Disk, oracle: Oracle, *, keep_last: int, make_store: MakeStore, state_at: MakeState
+    disk: Place, oracle: Oracle, *, keep_last: int, make_store: MakeStore, state_at: MakeState
 ) -> list[str]:
     """What does not hold when a new process starts on `disk` and goes on; empty is good.
 
@@ -96,7 +98,7 @@ def _selected(store: CheckpointStore) -> Saved | None:
     return checkpoint and (checkpoint.state["step"], state_digest(checkpoint.state))
 
 
-def _pointer_leads_nowhere(disk: Disk) -> list[str]:
+def _pointer_leads_nowhere(disk: Place) -> list[str]:
     """Whoever follows the pointer finds a whole checkpoint, where nothing was damaged."""
     image = disk.image()
     if layout.POINTER not in image:
@@ -111,7 +113,7 @@ def _pointer_leads_nowhere(disk: Disk) -> list[str]:
     return []
 
 
-def _quarantine_is_wrong(storage: Disk, oracle: Oracle) -> list[str]:
+def _quarantine_is_wrong(storage: Place, oracle: Oracle) -> list[str]:
     """Every rejected file is kept and has its reason; a fault that damages nothing rejects none."""
     found = []
     names = set(storage.list(layout.QUARANTINE))

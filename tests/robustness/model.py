@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from speedtronic.errors import StorageError
+from tests.robustness.failpoints import AT, Failpoints
 
 BLOCK = 512  # bytes; small, so that a tiny payload has several
 
@@ -71,10 +72,12 @@ class Disk:
     """`Storage` in memory; `power_losses` gives the disks that the next start may find.
 
     Attributes:
+        faults: that can happen at an operation.
         free: what `free_bytes` says.
     """
 
     root, atomic_put = "memory:/run", False
+    faults = tuple(AT)
 
     def __init__(self) -> None:
         self.free: int | None = None
@@ -134,6 +137,10 @@ class Disk:
         self._changes = pending
 
     # --- faults ---
+
+    def failpoints(self) -> Failpoints:
+        """The way to this disk on which an operation can go wrong."""
+        return Failpoints(self)
 
     def sync_failed(self, file: BinaryIO) -> None:
         """What a sync does that reports an error."""

@@ -10,9 +10,9 @@ from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.records import Pointer
 from speedtronic.checkpoint.writer import CheckpointWriter
 from speedtronic.errors import StorageError
+from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.failpoints import Failpoints
-from tests.robustness.invariants import MakeStore, Oracle, Saved
-from tests.robustness.model import Disk
+from tests.robustness.invariants import MakeStore, Oracle, Place, Saved
 
 
 def state_at(step: int, fill: float = 0.0) -> dict[str, Any]:
@@ -51,9 +51,9 @@ class Stage:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: Place,
         oracle: Oracle,
-        storage: Failpoints,
+        storage: Failpoints | Bucket | S3Bucket,
         *,
         keep_last: int,
         make_store: MakeStore,

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from speedtronic.checkpoint import CheckpointStore
 from speedtronic.errors import CheckpointError
 from tests.robustness.failpoints import (
-    AT,
     KILLED_AFTER,
     KILLED_BEFORE,
     SHORT_KILLED,
     Failpoints,
     Killed,
 )
-from tests.robustness.invariants import MakeStore, Oracle, violations
+from tests.robustness.invariants import MakeStore, Oracle, Place, violations
 from tests.robustness.model import Disk
 from tests.robustness.scenarios import Scenario
 from tests.robustness.stage import Stage, state_at
@@ -57,19 +56,31 @@ class Sweep:
     Args:
         scenario: which.
         make_store: of what kind of store; the real one, or one that is broken on purpose.
+        place: where the files of each run are, empty at first.
     """
 
-    def __init__(self, scenario: Scenario, make_store: MakeStore = CheckpointStore) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        make_store: MakeStore = CheckpointStore,
+        place: Callable[[], Place] = Disk,
+    ) -> None:
         self._scenario = scenario
         self._make_store = make_store
+        self._place = place
 
     def operation_faults(
-        self, tally: Tally, faults: Iterable[str] = tuple(AT), *, first: int = 0, stride: int = 1
+        self,
+        tally: Tally,
+        faults: Iterable[str] | None = None,
+        *,
+        first: int = 0,
+        stride: int = 1,
     ) -> None:
         """Let each fault happen at operation `first`, then `stride` later, until none is left."""
-        start = self.stage(Disk(), Oracle())
+        start = self.stage(self._place(), Oracle())
         self._scenario.before(start)
-        for fault in faults:
+        for fault in faults or start.disk.faults:
             number = first
             while self._fault_at(number, fault, start, tally):
                 number += stride
@@ -100,7 +111,7 @@ class Sweep:
     def _fault_at(self, number: int, fault: str, start: Stage, tally: Tally) -> bool:
         """Whether there was such an operation."""
         disk = start.disk.killed()
-        storage = Failpoints(disk)
+        storage = disk.failpoints()
         # Every other process that is refused a save repeats it; the rest give up at once.
         stage = self.stage(disk, start.oracle.copy(), storage, try_again=number % 2 == 1)
         storage.arm(number, fault)
@@ -118,7 +129,7 @@ class Sweep:
 
     def stage(
         self,
-        disk: Disk,
+        disk: Place,
         oracle: Oracle,
         storage: Failpoints | None = None,
         *,
@@ -127,14 +138,14 @@ class Sweep:
         return Stage(
             disk,
             oracle,
-            storage or Failpoints(disk),
+            storage or disk.failpoints(),
             keep_last=self._scenario.keep_last,
             make_store=self._make_store,
             background=self._scenario.background,
             try_again=try_again,
         )
 
-    def check(self, disk: Disk, oracle: Oracle) -> list[str]:
+    def check(self, disk: Place, oracle: Oracle) -> list[str]:
         return violations(
             disk,
             oracle,

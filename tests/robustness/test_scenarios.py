@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.robustness.campaign import EVERY_KIND
+from tests.buckets import s3_server
+from tests.robustness.bucket import ANSWER_LOST, SENT_TWICE, Bucket, S3Bucket
+from tests.robustness.campaign import EVERY_KIND, S3_SCENARIOS
 from tests.robustness.failpoints import AT
 from tests.robustness.kills import KILLED, sigkills
 from tests.robustness.rot import FLIP, TRUNCATION, ZEROS, Rot
@@ -26,6 +28,23 @@ def test_no_operation_that_goes_wrong_breaks_a_promise(scenario: Scenario) -> No
     tally = Tally()
     first = SCENARIOS.index(scenario) % STRIDE
     Sweep(scenario).operation_faults(tally, first=first, stride=STRIDE)
+    assert_holds(tally)
+
+
+@EACH
+def test_no_request_that_goes_wrong_breaks_a_promise(scenario: Scenario) -> None:
+    tally = Tally()
+    first = SCENARIOS.index(scenario) % STRIDE
+    Sweep(scenario, place=Bucket).operation_faults(tally, first=first, stride=STRIDE)
+    assert_holds(tally)
+
+
+def test_neither_does_an_answer_of_s3_that_is_lost() -> None:
+    [scenario] = [s for s in SCENARIOS if s.name == S3_SCENARIOS[0]]
+    tally = Tally()
+    with s3_server():
+        sweep = Sweep(scenario, place=S3Bucket)
+        sweep.operation_faults(tally, [ANSWER_LOST, SENT_TWICE], first=1, stride=2)
     assert_holds(tally)
 
 
