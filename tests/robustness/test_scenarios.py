@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from speedtronic.checkpoint import CheckpointStore
 from tests.buckets import s3_server
 from tests.robustness.bucket import ANSWER_LOST, SENT_TWICE, Bucket, S3Bucket
 from tests.robustness.campaign import EVERY_KIND, S3_SCENARIOS
@@ -12,6 +13,7 @@ from tests.robustness.failpoints import AT
 from tests.robustness.kills import KILLED, sigkills
 from tests.robustness.rot import FLIP, TRUNCATION, ZEROS, Rot
 from tests.robustness.scenarios import SCENARIOS, Scenario
+from tests.robustness.stage import state_at
 from tests.robustness.sweeps import Sweep, Tally, crash_rounds
 
 STRIDE = 11
@@ -46,6 +48,18 @@ def test_neither_does_an_answer_of_s3_that_is_lost() -> None:
         sweep = Sweep(scenario, place=S3Bucket)
         sweep.operation_faults(tally, [ANSWER_LOST, SENT_TWICE], first=1, stride=2)
     assert_holds(tally)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_request_that_s3_gets_twice_is_no_failure(number: int) -> None:
+    with s3_server():
+        bucket = S3Bucket()
+        bucket.arm(number, SENT_TWICE)
+        CheckpointStore(bucket, keep_last=1).save(state_at(2))
+        assert bucket.fired == "request pipe_file"
+        checkpoint = CheckpointStore(bucket.killed(), keep_last=1).select()
+    assert checkpoint is not None
+    assert checkpoint.manifest.step == 2
 
 
 @EACH
