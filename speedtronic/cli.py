@@ -16,7 +16,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from speedtronic import maintenance
-from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
+from speedtronic.config import SpeedtronicConfig, take_target
+from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 
 # torch takes over a second to import, so what needs it is imported where it is used.

@@ -1,10 +1,8 @@
 """The configuration of a run: YAML, JSON or a dict becomes one frozen `SpeedtronicConfig`."""
 
-import difflib
 import json
 import os
 import posixpath
-import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -12,7 +10,8 @@ import xxhash
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from speedtronic.config_file import parse_file, parse_yaml
+from speedtronic.config_file import parse_file
+from speedtronic.config_problems import explain, unknown_key
 from speedtronic.errors import ConfigError
 from speedtronic.fields import Section, fill, require
 from speedtronic.redaction import redact, show
@@ -165,10 +164,17 @@ class SpeedtronicConfig(Section):
         try:
             config = cls.model_validate({} if given is None else given)
         except ValidationError as error:
-            lines = [prefix + line for problem in error.errors() for line in _explain(problem)]
+            lines = [
+                prefix + line
+                for problem in error.errors()
+                for line in explain(problem, _sections(), SHORTCUTS + FLAGS)
+            ]
             raise ConfigError("\n".join(lines)) from None
         if config.model.is_reference and config.model.model_extra:
-            lines = [prefix + _unknown_key(("model", key)) for key in config.model.model_extra]
+            lines = [
+                prefix + unknown_key(("model", key), _sections(), SHORTCUTS + FLAGS)
+                for key in config.model.model_extra
+            ]
             raise ConfigError("\n".join(lines))
         return config
 
@@ -233,23 +239,6 @@ def take_target(
     return config.override(changes), changed.run.max_steps
 
 
-def parse_assignment(text: str) -> tuple[str, object]:
-    """Split the command line's `key=value`; the value is a scalar or a list as YAML writes it."""
-    key, equals, value = (part.strip() for part in text.partition("="))
-    example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
-    if not key or not equals:
-        raise ConfigError(f"{show(text)}: {example}")
-    if value.startswith(("{", "*")):  # `{stdlib}/a.py` and `*.py`: never a scalar or list of YAML's
-        return key, value
-    try:
-        parsed = parse_yaml(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigError(f"{show(text)}: the value is not YAML; {example}") from None
-    if isinstance(parsed, Mapping):
-        raise ConfigError(f"{show(text)}: the value is a mapping; {example}")
-    return key, parsed
-
-
 def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
     """Write shortcuts out as run.*, and refuse whole sections and a key with two values."""
     full: dict[str, object] = {}
@@ -262,36 +251,10 @@ def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
     return full
 
 
-def _explain(problem: Mapping[str, Any]) -> list[str]:
-    """One line for one of pydantic's problems; as many as rules are broken for one of `require`."""
-    location, kind = problem["loc"], problem["type"]
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if kind in ("extra_forbidden", "invalid_key"):
-        return [_unknown_key(location)]
-    if kind == "value_error" and len(location) < 2:
-        return message.split("\n")  # rules about several keys, which name them
-    if kind == "model_type":
-        message = "must be a mapping of keys to values"
-    message = re.sub(r"^\w+ should ", "must ", message)
-    return [f"{_dotted(location)} is {show(problem['input'])}; it {message}"]
-
-
-def _unknown_key(location: tuple[int | str, ...]) -> str:
-    sections = {
+def _sections() -> dict[str, list[str]]:
+    """The keys of each section."""
+    return {
         name: list(field.annotation.model_fields)
         for name, field in SpeedtronicConfig.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
     }
-    key, name = _dotted(location), str(location[-1])
-    known = sections[str(location[0])] if len(location) > 1 else [*sections, *SHORTCUTS, *FLAGS]
-    elsewhere = [f"{section}.{name}" for section, keys in sections.items() if name in keys]
-    if near := elsewhere or difflib.get_close_matches(name, known, n=1):
-        return f"{key}: unknown key; did you mean '{near[0]}'?"
-    return f"{key}: unknown key; allowed are {', '.join(known)}"
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    """Write a location as a user would: `optimizer.betas[1]`."""
-    indices = "".join(f"[{index}]" for index in location[2:])
-    keys = ".".join(map(str, location[:2])).replace("\n", "\\n")  # a message is one line
-    return keys + indices if location else "the top level"

@@ -1,13 +1,14 @@
-"""Reading a configuration file: its bytes become plain values, or one line says why not."""
+"""Reading a file, or `key=value`: it becomes plain values, or one line says why not."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact
+from speedtronic.redaction import redact, show
 
 
 def parse_file(source: str) -> object:
@@ -28,6 +29,23 @@ def parse_file(source: str) -> object:
 def parse_yaml(text: str) -> object:
     """Parse one YAML document; raises yaml.YAMLError, ValueError or RecursionError."""
     return yaml.load(text, _Loader)
+
+
+def parse_assignment(text: str) -> tuple[str, object]:
+    """Split the command line's `key=value`; the value is a scalar or a list as YAML writes it."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
+    if not key or not equals:
+        raise ConfigError(f"{show(text)}: {example}")
+    if value.startswith(("{", "*")):  # `{stdlib}/a.py` and `*.py`: never a scalar or list of YAML's
+        return key, value
+    try:
+        parsed = parse_yaml(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"{show(text)}: the value is not YAML; {example}") from None
+    if isinstance(parsed, Mapping):
+        raise ConfigError(f"{show(text)}: the value is a mapping; {example}")
+    return key, parsed
 
 
 def _read(source: str) -> str:

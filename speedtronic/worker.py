@@ -5,20 +5,14 @@ with the signal named. The process stays warm between chunks; after any failure 
 reaped and started anew.
 """
 
-import json
 import logging
-import os
-import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from speedtronic.checkpoint import Pointer
+from speedtronic.child import Child
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import WorkerDied, WorkerError, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
@@ -26,7 +20,6 @@ from speedtronic.suspicion import Suspicion
 
 STOP_GRACE_S = 20.0  # Prefect sends SIGKILL 30 s after it asked a flow to end
 POLL_S = 0.05
-STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +80,7 @@ class ChunkWorker:
         self._allow_changes = list(allow_changes)
         self._on_log = on_log or _log_here
         self._on_event = on_event
-        self._process: subprocess.Popen[str] | None = None
-        self._events: IO[bytes] | None = None
-        self._unread = b""
+        self._child: Child | None = None
         self._suspicion = Suspicion(config.chunk.quarantine_after)
         self.failed_in_a_row = 0
         self.restores: list[int] = []
@@ -97,7 +88,7 @@ class ChunkWorker:
     @property
     def pid(self) -> int | None:
         """The process at work or kept warm; None when there is none."""
-        return self._process.pid if self._process else None
+        return self._child.pid if self._child else None
 
     def restore(self) -> Pointer | None:
         """Load the newest good checkpoint, mending the store on the way.
@@ -120,13 +111,9 @@ class ChunkWorker:
 
     def close(self) -> None:
         """Ask the process to stop, wait for it a while, then kill it; returns once it is reaped."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                logger.warning("worker %d did not stop in %.0f s", process.pid, STOP_GRACE_S)
+        child = self._child
+        if child is not None and not child.has_ended and not child.ask_to_stop(STOP_GRACE_S):
+            logger.warning("worker %d did not stop in %.0f s", child.pid, STOP_GRACE_S)
         self._discard()
 
     def __enter__(self) -> Self:
@@ -138,11 +125,9 @@ class ChunkWorker:
     def _attempt(self, request: dict[str, Any]) -> ChunkResult:
         self.failed_in_a_row += 1  # until a checkpoint or the answer comes
         try:
-            if self._process is None or self._process.poll() is not None:
-                self._discard()
-                self._start()
-            self._send(request | {"reject": self._suspicion.verdict()})
-            answer = self._await_answer()
+            child = self._ready_child()
+            child.send(request | {"reject": self._suspicion.verdict()})
+            answer = self._await_answer(child)
         except (WorkerDied, WorkerHung, WorkerFailed) as error:
             self._discard()
             if _is_death(error):
@@ -163,71 +148,34 @@ class ChunkWorker:
             save_durable_s=answer["save_durable_s"],
         )
 
-    def _start(self) -> None:
-        read_fd, write_fd = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "speedtronic.chunk_process",
-                    str(write_fd),
-                    str(os.getpid()),
-                ],
-                stdin=subprocess.PIPE,
-                pass_fds=[write_fd],
-                text=True,
-            )
-        finally:
-            os.close(write_fd)
-        self._events = os.fdopen(read_fd, "rb", buffering=0)
-        self._unread = b""
-        self._send({"config": self._config.to_dict(), "allow_changes": self._allow_changes})
+    def _ready_child(self) -> Child:
+        if self._child is None or self._child.has_ended:
+            self._discard()
+            self._child = Child()
+            config = self._config.to_dict()
+            self._child.send({"config": config, "allow_changes": self._allow_changes})
+        return self._child
 
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
-
-    def _await_answer(self) -> dict[str, Any]:
-        """The `done` event. Death is seen by the exit code, not by the pipe's end, which loader
-        workers of a dead process hold open for a while."""
-        assert self._process is not None and self._events is not None
+    def _await_answer(self, child: Child) -> dict[str, Any]:
+        """The `done` event."""
         timeout_s = self._config.chunk.hang_timeout_s
         last_progress, last_step = time.monotonic(), None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._events, selectors.EVENT_READ)
-            while True:
-                exited = self._process.poll() is not None
-                while selector.select(0 if exited else POLL_S):
-                    events = self._read_events()
-                    if events is None:
-                        break
-                    for event in events:
-                        if event["event"] == "done":
-                            return event
-                        self._take(event)
-                        if event["event"] in ("step", "restored") and event["step"] != last_step:
-                            last_progress, last_step = time.monotonic(), event["step"]
-                if exited:
-                    raise self._died()
-                if time.monotonic() - last_progress > timeout_s:
-                    raise WorkerHung(
-                        f"worker {self._process.pid} completed no step for {timeout_s:.0f} s "
-                        f"(last step: {last_step}); killed. chunk.hang_timeout_s sets the limit"
-                    )
-
-    def _read_events(self) -> list[dict[str, Any]] | None:
-        """The whole lines that have come; None once there will be no more."""
-        assert self._events is not None
-        data = self._events.read(1 << 16)
-        if not data:
-            return None
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        while True:
+            ended = child.has_ended  # asked first, so that the last of its events are read too
+            while events := child.events(0 if ended else POLL_S):
+                for event in events:
+                    if event["event"] == "done":
+                        return event
+                    self._take(event)
+                    if event["event"] in ("step", "restored") and event["step"] != last_step:
+                        last_progress, last_step = time.monotonic(), event["step"]
+            if ended:
+                raise child.death()
+            if time.monotonic() - last_progress > timeout_s:
+                raise WorkerHung(
+                    f"worker {child.pid} completed no step for {timeout_s:.0f} s "
+                    f"(last step: {last_step}); killed. chunk.hang_timeout_s sets the limit"
+                )
 
     def _take(self, event: dict[str, Any]) -> None:
         if event["event"] == "log":
@@ -248,23 +196,10 @@ class ChunkWorker:
         if event["event"] != "log" and self._on_event is not None:
             self._on_event(event)
 
-    def _died(self) -> WorkerDied:
-        assert self._process is not None
-        code = self._process.wait()
-        return WorkerDied(f"worker {self._process.pid} {_death(code)}", on_request=code == STOPPED)
-
     def _discard(self) -> None:
-        """Make sure that the process is dead and reaped, so that its lock is free."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._events):
-            if stream is not None:
-                with suppress(BrokenPipeError):  # a request that nobody will read
-                    stream.close()
-        self._process = self._events = None
+        if self._child is not None:
+            self._child.discard()
+        self._child = None
 
 
 def _log_here(level: int, name: str, message: str) -> None:
@@ -276,16 +211,3 @@ def _is_death(error: WorkerError) -> bool:
     if isinstance(error, WorkerDied):
         return not error.on_request
     return not isinstance(error, WorkerFailed) or error.retryable
-
-
-def _death(code: int) -> str:
-    if code == STOPPED:
-        return "stopped on SIGTERM"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    name = signal.Signals(-code).name
-    hints = {
-        "SIGKILL": " (killed from outside, or out of memory: see dmesg)",
-        "SIGSEGV": " (a crash in native code: its stack is on standard error)",
-    }
-    return f"was killed by {name}{hints.get(name, '')}"

@@ -6,6 +6,8 @@ JSON of the other fields) lets a reader in another language do the same.
 """
 
 import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
 import xxhash
@@ -106,6 +108,34 @@ class Manifest(Record):
     val_loss: float | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
     history: list[dict[str, Any]] = Field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        content: Mapping[str, Any],
+        payload: FileEntry,
+        *,
+        state_digest: str,
+        config_fingerprint: str,
+    ) -> Self:
+        """The manifest of what was just written as `payload`."""
+        validated = content.get("validated_at") == content["step"]
+        return cls(
+            format_version=FORMAT_VERSION,
+            run_id=content["run_id"],
+            step=content["step"],
+            samples=content["samples"],
+            tokens=content["tokens"],
+            skipped_updates=content["skipped_updates"],
+            loss=content["loss"],
+            files=[payload],
+            state_digest=state_digest,
+            config_fingerprint=config_fingerprint,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            val_loss=content.get("val_loss") if validated else None,
+            environment=content.get("environment", {}),
+            history=content.get("history", []),
+        )
 
     @property
     def payload(self) -> FileEntry:

@@ -8,14 +8,13 @@ once there was one there is one.
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from speedtronic.checkpoint import codec, layout
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.pruning import Pruner
 from speedtronic.checkpoint.quarantine import put_back, quarantine
-from speedtronic.checkpoint.records import FORMAT_VERSION, FileEntry, Manifest, Pointer
+from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
 from speedtronic.checkpoint.repair import (
     remove_temporaries,
@@ -112,21 +111,11 @@ class CheckpointStore:
         name = layout.payload_name(step)
         content = {**state, "run_id": self.run_id}
         digest, size = self._publish_payload(step, content)
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            run_id=self.run_id,
-            step=step,
-            samples=state["samples"],
-            tokens=state["tokens"],
-            skipped_updates=state["skipped_updates"],
-            loss=state["loss"],
-            files=[FileEntry(name=name, size_bytes=size, digest=digest)],
+        manifest = Manifest.of(
+            content,
+            FileEntry(name=name, size_bytes=size, digest=digest),
             state_digest=identity,
             config_fingerprint=self.config_fingerprint,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            val_loss=state.get("val_loss") if state.get("validated_at") == step else None,
-            environment=state.get("environment", {}),
-            history=state.get("history", []),
         )
         self._publish_bytes(layout.manifest_name(step), manifest.to_bytes())
         pointer = manifest.pointer()

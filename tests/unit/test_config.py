@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from speedtronic.config import SpeedtronicConfig, parse_assignment, take_target
+from speedtronic.config import SpeedtronicConfig, take_target
+from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError
 from speedtronic.redaction import redact
 from speedtronic.sections import DataConfig, Section

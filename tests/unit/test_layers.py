@@ -15,7 +15,7 @@ PACKAGE = ROOT / "speedtronic"
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
     ["errors", "redaction", "lifetime", "plan", "plot", "signals", "environment"],
-    ["config_file", "fields", "imports"],
+    ["config_file", "config_problems", "fields", "imports"],
     ["sections"],
     ["config"],
     ["__init__", "drift", "schema"],
@@ -37,7 +37,8 @@ LAYERS = [
     ["run"],
     ["runtime"],
     ["suspicion"],
-    ["chunk_process", "worker"],
+    ["chunk_process", "child"],
+    ["worker"],
     ["recovery"],
     ["maintenance"],
     ["cli"],
