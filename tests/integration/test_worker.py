@@ -104,13 +104,15 @@ def test_a_hung_process_is_killed_and_the_next_attempt_gets_the_lock(tmp_path: P
 
 def test_slow_but_moving_is_not_hung(tmp_path: Path) -> None:
     changes = {"chunk.hang_timeout_s": HANG_S, "data.target_batch_size": 64}
-    target, elapsed_s = 100, 0.0
+    target, num_steps, elapsed_s = 0, 100, 0.0
     with ChunkWorker(exact_recipe(tmp_path, **changes)) as worker:
+        worker.restore()
         while elapsed_s < HANG_S:
+            target += num_steps
             started = time.monotonic()
             assert worker.train(Chunk(0, target), None).trained_to == target
             elapsed_s = time.monotonic() - started
-            target *= 2
+            num_steps = max(100, round(1.3 * HANG_S / elapsed_s * num_steps))
 
 
 @pytest.mark.parametrize("gone", ["input", "events"])
