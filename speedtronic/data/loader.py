@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from speedtronic.data.order import SampleOrder
-from speedtronic.data.sample import Batch, SampleSource
+from speedtronic.data.sample import Batch, SampleSource, no_beat
 from speedtronic.data.workers import START_METHOD, WorkerInit, shut_down_workers, starting_workers
 from speedtronic.errors import DataError, RestoreError
 
@@ -30,6 +31,7 @@ class SampleLoader:
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
+        beat: called before each batch.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class SampleLoader:
         pin_memory: bool = False,
     ) -> None:
         self.position = 0
+        self.beat: Callable[[], None] = no_beat
         self._order = order
         self._micro_batch_size = micro_batch_size
         self._dataset = _Positions(source, order)
@@ -57,6 +60,7 @@ class SampleLoader:
         Raises:
             DataError: the source could not give a sample; the position stays, safe to call again.
         """
+        self.beat()
         try:
             if self._iterator is None:
                 self._iterator = self._start()

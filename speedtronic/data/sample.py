@@ -1,6 +1,6 @@
 """What samples, batches and loaders are to the rest of the package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,9 +35,12 @@ class BatchLoader(Protocol):
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
+        beat: called before each batch that is fetched or skipped, as a sign of life. It may raise:
+            the position stays, and the loader can be asked again or closed.
     """
 
     position: int
+    beat: Callable[[], None]
 
     def next_batch(self) -> Batch:
         """The next micro batch, on the CPU; moves the position on.
@@ -67,6 +70,10 @@ class BatchLoader(Protocol):
 
     def close(self) -> None:
         """End worker processes now; the next batch starts new ones."""
+
+
+def no_beat() -> None:
+    """The sign of life of a loader that nobody watches."""
 
 
 def as_sample(tokens: np.ndarray) -> Sample:

@@ -8,7 +8,7 @@ from speedtronic.data.collate import collate
 from speedtronic.data.fingerprint import fingerprint
 from speedtronic.data.randomness import streams_kept
 from speedtronic.data.reader import Place, Reader, is_stateful
-from speedtronic.data.sample import Batch
+from speedtronic.data.sample import Batch, no_beat
 from speedtronic.errors import RestoreError
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,12 @@ class StreamLoader:
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
+        beat: called before each batch, and before each that is skipped.
     """
 
     def __init__(self, make: Callable[[], Any], *, micro_batch_size: int, seed: int) -> None:
         self.position = 0
+        self.beat: Callable[[], None] = no_beat
         self._make = make
         self._micro_batch_size = micro_batch_size
         self._seed = seed
@@ -53,6 +55,7 @@ class StreamLoader:
                 the position stays, safe to call again.
             RestoreError: the place to go on at is not there any more.
         """
+        self.beat()
         try:
             with streams_kept():
                 reader = self._start()
@@ -154,6 +157,7 @@ class StreamLoader:
                 goal.samples,
             )
         while reader.place.samples < goal.samples:
+            self.beat()
             reader.take()
         if reader.place != goal and self._exact:
             raise RestoreError(

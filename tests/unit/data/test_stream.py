@@ -439,3 +439,33 @@ def test_workers_of_its_own_end_with_a_killed_trainer() -> None:
     finally:
         trainer.kill()
         trainer.communicate()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["stream", "torch_loader", "augmented"])
+def test_beats_at_each_batch_and_may_interrupt_it(make_loader: Make, name: str) -> None:
+    first, second = make_loader(name), make_loader(name)
+    taken = take(first, 48)
+    second.load_state_dict(first.state_dict())
+    beats, last = 0, 3
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == last:
+            raise Stop
+
+    second.beat = beat
+    with pytest.raises(Stop):
+        for _ in range(3):
+            second.next_batch()
+    assert second.position == (56 if name == "augmented" else 48)
+    second.close()
+    second.load_state_dict(first.state_dict())
+    beats, last = 0, 1000
+    following = take(second, 8)
+    assert beats == 2 if name == "augmented" else beats >= 2 + 48 // 4
+    assert following == take(first, 8) != taken[:8]
