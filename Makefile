@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo serve test test-page robustness check bench clean
+.PHONY: help setup demo serve test test-page test-long robustness soak check bench clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
@@ -27,8 +27,14 @@ test-page: $(READY)  ## what Prefect's page shows of a run, in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is needed; on Debian: apt-get install chromium"; exit 1; }
 	@$(VENV)/bin/python -m pytest tests/page
 
+test-long: $(READY)  ## tests of a minute and more, and those that need root
+	@$(VENV)/bin/python -m pytest tests/long
+
 robustness: $(READY)  ## every fault at every operation of the store, some minutes; a JSON line for each kind
 	@$(VENV)/bin/python -m tests.robustness
+
+soak: $(READY)  ## a run killed 200 times ends as one that nobody disturbed, some minutes
+	@$(VENV)/bin/python -m tests.soak
 
 check: $(READY)  ## ruff and mypy
 	@$(VENV)/bin/ruff format --check .
