@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change one key, such as optimizer.lr=1e-4; may be repeated",
+        help="change one key, such as optimizer.lr=1e-4 or data.dataset_args.n=2; may be repeated",
     )
     parser = argparse.ArgumentParser(
         prog="speedtronic",
@@ -140,7 +140,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None]:
     """The configuration with `--set` applied, and the target that `--set run.max_steps` gives."""
-    assignments = dict(parse_assignment(text) for text in args.set)
+    assignments: dict[str, object] = {}
+    for key, value in map(parse_assignment, args.set):
+        if key in assignments and assignments[key] != value:
+            raise ConfigError(f"--set {key} is given twice, with two values")
+        assignments[key] = value
     load = _load_legacy if getattr(args, "legacy", False) else _load
     return take_target(load(args.config), assignments)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import xxhash
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from speedtronic.config_file import parse_file
@@ -27,6 +26,7 @@ from speedtronic.sections import (
     SchedulerConfig,
     ValidationConfig,
 )
+from speedtronic.yaml_text import write_yaml
 
 SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
 """Keys of the top level that are short for the same key of `run`."""
@@ -181,15 +181,21 @@ class SpeedtronicConfig(Section):
     def override(self, changes: Mapping[str, object]) -> Self:
         """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
 
-        They go on top of what was given, so values that follow a changed one follow it again.
+        They go on top of what was given, so values that follow a changed one follow it again. A key
+        may reach into a mapping of one's own: `data.dataset_args.n`, `model.layers.width`.
+
+        Raises:
+            ConfigError: one line for each problem.
         """
         given = self.model_dump(exclude_unset=True)
         for key, value in _full_keys(changes).items():
             section, dot, field = key.partition(".")
-            if dot:
-                given.setdefault(section, {})[field] = value
-            else:
+            if not dot:
                 given[key] = value  # an unknown key, which the validation names
+            elif _is_own(section, field):
+                _set(given, key, value)
+            else:
+                given.setdefault(section, {})[field] = value
         return self._validated(given)
 
     def to_dict(self, redact_secrets: bool = False) -> dict[str, Any]:
@@ -201,7 +207,7 @@ class SpeedtronicConfig(Section):
 
     def to_yaml(self, redact_secrets: bool = False) -> str:
         """Return `to_dict` as YAML."""
-        return yaml.safe_dump(self.to_dict(redact_secrets), sort_keys=False, allow_unicode=True)
+        return write_yaml(self.to_dict(redact_secrets))
 
     def fingerprint(self) -> str:
         """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
@@ -246,9 +252,31 @@ def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
         key = f"run.{short}" if short in SHORTCUTS else short
         if key in SpeedtronicConfig.model_fields and key not in FLAGS:
             raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
-        if full.setdefault(key, value) != value:
+        if key in full and full[key] != value:
             raise ConfigError(f"{key} is given twice, as {show(full[key])} and as {show(value)}")
+        full[key] = value
     return full
+
+
+def _is_own(section: str, field: str) -> bool:
+    """Whether `field` may name a key within a mapping that is for the user's own code."""
+    key = field.partition(".")[0]
+    if section == "model":
+        return key not in ModelConfig.model_fields
+    return section in ("data", "validation") and key == "dataset_args"
+
+
+def _set(given: dict[str, Any], dotted: str, value: object) -> None:
+    """Set one key of nested mappings, making those that are not there."""
+    *folders, last = dotted.split(".")
+    for depth, folder in enumerate(folders, start=1):
+        inner = given.get(folder)
+        if not isinstance(inner, Mapping | None):
+            path, kind = ".".join(folders[:depth]), "list" if isinstance(inner, list) else "value"
+            raise ConfigError(f"{dotted}: {path} is a {kind}, not a mapping; give it as a whole")
+        given[folder] = dict(inner or {})
+        given = given[folder]
+    given[last] = value
 
 
 def _sections() -> dict[str, list[str]]:

@@ -1,14 +1,18 @@
 """Reading a file, or `key=value`: it becomes plain values, or one line says why not."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from speedtronic.errors import ConfigError
 from speedtronic.redaction import redact, show
+from speedtronic.yaml_text import parse_yaml
+
+MAX_BYTES = 2**20
+"""Largest file that is read as a configuration."""
 
 
 def parse_file(source: str) -> object:
@@ -20,30 +24,31 @@ def parse_file(source: str) -> object:
     text = _read(source)
     try:
         if source.lower().endswith(".json"):
-            return json.loads(text, object_pairs_hook=_unique)
+            parsed = json.loads(text)
+            _refuse_duplicates(text)
+            return parsed
         return parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: {_locate(error, text)}") from None
 
 
-def parse_yaml(text: str) -> object:
-    """Parse one YAML document; raises yaml.YAMLError, ValueError or RecursionError."""
-    return yaml.load(text, _Loader)
-
-
 def parse_assignment(text: str) -> tuple[str, object]:
-    """Split the command line's `key=value`; the value is a scalar or a list as YAML writes it."""
+    """Split the command line's `key=value`; the value is YAML, on one line."""
     key, equals, value = (part.strip() for part in text.partition("="))
     example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
     if not key or not equals:
         raise ConfigError(f"{show(text)}: {example}")
-    if value.startswith(("{", "*")):  # `{stdlib}/a.py` and `*.py`: never a scalar or list of YAML's
+    if value.startswith(("{stdlib}", "*")):  # a path, which YAML would take for syntax of its own
         return key, value
     try:
         parsed = parse_yaml(value)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(
+            f"{show(text)}: the value is not YAML: {error.problem}; {example}"
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"{show(text)}: the value is not YAML; {example}") from None
-    if isinstance(parsed, Mapping):
+    if isinstance(parsed, Mapping) and not value.startswith("{"):
         raise ConfigError(f"{show(text)}: the value is a mapping; {example}")
     return key, parsed
 
@@ -53,7 +58,9 @@ def _read(source: str) -> str:
     if "://" in path:
         raise ConfigError(f"{redact(source)}: is not on this machine; copy it to a local file")
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{source}: no such file") from None
     except IsADirectoryError:
@@ -64,37 +71,25 @@ def _read(source: str) -> str:
         raise ConfigError(f"{source}: byte {error.start} is not UTF-8 text") from None
     except ValueError as error:  # a NUL character in the path
         raise ConfigError(f"{source!r}: cannot be read: {error}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{source}: is larger than {MAX_BYTES} bytes: no configuration")
+    return text
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but a key given twice is refused and a date stays text."""
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        # Not while constructing: by then the keys that `<<` brings in are in the node too.
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return node
-
-
-# Without its dates, so that `name: 2026-01-31` is a name.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise ValueError(f"key {twice[0]!r} is given twice")
-    return dict(pairs)
+def _refuse_duplicates(text: str) -> None:
+    """Refuse a key that a JSON object, in `text` that parses, has twice."""
+    open_objects: list[set[str] | None] = []  # None for a list
+    for found in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]', text):
+        token, is_key = found.group(1) or found.group(), found.group(2)
+        if token in ("{", "["):
+            open_objects.append(set() if token == "{" else None)
+        elif token in ("}", "]"):
+            open_objects.pop()
+        elif is_key and (keys := open_objects[-1]) is not None:
+            key = json.loads(token)
+            if key in keys:
+                raise json.JSONDecodeError(f"key {key!r} is given twice", text, found.start())
+            keys.add(key)
 
 
 def _locate(error: Exception, text: str) -> str:

@@ -10,9 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from speedtronic.config import TRAJECTORY, SpeedtronicConfig
 from speedtronic.errors import ConfigError, DriftError
 from speedtronic.redaction import redact, show
+from speedtronic.yaml_text import parse_yaml
 
 DATA_KEY = "data.fingerprint"
 MISSING = "nothing"
@@ -113,10 +116,26 @@ def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Chan
     found = [
         Change(f"{section}.{key}", stored[section][key], current[section][key])
         for section, key in _KEYS
-        if key in stored.get(section, {}) and stored[section][key] != current[section][key]
+        if key in stored.get(section, {}) and not _same(stored[section][key], current[section][key])
     ]
     before, now = stored.get("model", {}), current["model"]
     for key in sorted({*before, *now} - set(_SHAPES)):
-        if before.get(key, MISSING) != now.get(key, MISSING):
+        if not _same(before.get(key, MISSING), now.get(key, MISSING)):
             found.append(Change(f"model.{key}", before.get(key, MISSING), now.get(key, MISSING)))
     return found
+
+
+def _same(stored: Any, current: Any) -> bool:
+    """Whether two values are equal, or differ only in how `1e-4` was read when it was stored."""
+    if isinstance(stored, Mapping) and isinstance(current, Mapping):
+        return stored.keys() == current.keys() and all(
+            _same(inner, current[key]) for key, inner in stored.items()
+        )
+    if isinstance(stored, list) and isinstance(current, list):
+        return len(stored) == len(current) and all(map(_same, stored, current))
+    if isinstance(stored, str) and isinstance(current, int | float):
+        try:  # before, YAML's own rules held, by which such a number is text
+            return isinstance(parse_yaml(stored), int | float) and parse_yaml(stored) == current
+        except (yaml.YAMLError, ValueError, RecursionError):
+            return False
+    return bool(stored == current)

@@ -1,10 +1,14 @@
 """What the sections of a configuration are made of: their base class, and the types of fields."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+MAX_DEPTH = 60
+"""Most levels of nesting in a configuration."""
 
 # The default of a field that follows another one. A section works it out when it is made, save
 # for the ones that follow another section: those are None until the section is in a whole config.
@@ -14,7 +18,7 @@ Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def _to_float(value: object) -> object:
-    """YAML 1.1 reads `3e-4`, which has no point, as text."""
+    """A number may be given as text, as it may come from an environment variable."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -24,7 +28,43 @@ def _to_float(value: object) -> object:
 
 
 def _to_path(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str) and path.lower() in ("none", "nil"):
+        raise ValueError("must be a path; null, which means none, is written null")
+    return path
+
+
+def _to_count(value: object) -> object:
+    if isinstance(value, int) and value >= 2**63:
+        raise ValueError("must be less than 2^63")
+    return value
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return a copy of a value that JSON, YAML and a checkpoint hold alike.
+
+    Raises:
+        ValueError: it is none, or holds one; says which, to follow `it `.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"must be nested at most {MAX_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"must have text for keys, not {key!r}; write it in quotes")
+        return {key: plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, depth + 1) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"must hold finite numbers, not {value}; write text for it")
+    if not isinstance(value, str | int | float | bool | None):
+        kind = type(value).__name__
+        raise ValueError(
+            f"must be of text, numbers, true, false, null, lists and mappings, not of a {kind}"
+        )
+    return value
 
 
 def _to_pair(value: object) -> object:
@@ -50,8 +90,10 @@ def _to_level(value: object) -> object:
     return str(value).upper() if known else value
 
 
-Count = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_to_count)]
+NonNegativeInt = Annotated[int, Field(ge=0), BeforeValidator(_to_count)]
+Arguments = Annotated[dict[str, Any], BeforeValidator(plain)]
+"""A mapping that is for the user's own code; its keys and values are not ours to know."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every generator takes
 Float = Annotated[float, BeforeValidator(_to_float)]
 Positive = Annotated[Float, Field(gt=0)]

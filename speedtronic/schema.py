@@ -56,6 +56,15 @@ checkpoint:
   `config.override({"section.key": value})` returns a changed copy.
 - An unknown key is refused, and the nearest known one is named. So is a value of the wrong type:
   `"4"` is not an integer.
+- `1e-4`, `1_000`, `.5` and `0x1F` are numbers, in the mappings of your own (`data.dataset_args`,
+  keys of your model) as in all other keys. What YAML's readers disagree on is refused, with line
+  and column: `0100` (octal to some), `1:30` (base 60), `1,000`, `yes` and `no`, `None`. In quotes
+  each of them is text.
+- Mappings of your own hold what JSON does: text, finite numbers, true, false, null, lists, and
+  mappings with text for keys. `--set data.dataset_args.n=2` reaches into them and adds keys; a list
+  is given as a whole.
+- A key given twice is refused, and so is a file of over a megabyte, of more than 100,000 values
+  with its aliases written out, or nested deeper than 60 levels.
 - A default of `null` is worked out as the description says; to give null is to leave the key out.
 - Paths are taken from the working directory, but relative ones in `checkpoint` and `logging` from
   `run.output_dir`.
@@ -102,7 +111,7 @@ def json_schema() -> Node:
     level["enum"] += [name.lower() for name in level["enum"]]
     for node in _nodes(schema):
         if node.get("type") == "number":
-            # PyYAML reads `3e-4`, which has no point, as text.
+            # Some editors read `3e-4`, which has no point, as text.
             node.update(type=["number", "string"], pattern=r"^[-+.0-9eE_]+$")
     return {
         "$schema": GenerateJsonSchema.schema_dialect,

@@ -1,11 +1,13 @@
 """The sections of a configuration: one frozen class each, with its defaults and its rules."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from speedtronic.fields import (
     DERIVED,
+    Arguments,
     BelowOne,
     Count,
     Float,
@@ -21,8 +23,10 @@ from speedtronic.fields import (
     Seed,
     TextPath,
     fill,
+    plain,
     require,
 )
+from speedtronic.redaction import show
 
 
 class RunConfig(Section):
@@ -70,6 +74,20 @@ class ModelConfig(Section):
     rope_base: Positive = 10000.0
     """Base of the wavelengths of the rotary position embedding."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_plain(cls, given: Any) -> Any:
+        """Keys of a model of one's own are checked like those of a mapping of arguments."""
+        if not isinstance(given, Mapping):
+            return given
+        own = {key: value for key, value in given.items() if key not in cls.model_fields}
+        for key, value in own.items():
+            try:
+                own[key] = plain(value)
+            except ValueError as error:
+                raise ValueError(f"model.{key} is {show(value)}; it {error}") from None
+        return {**given, **own}
+
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         fill(self, n_kv_head=self.n_head, d_ff=4 * self.d_model)
@@ -113,7 +131,7 @@ class DataConfig(Section):
     """What turns text into token ids, by its `encode` or as a function; null means bytes."""
     dataset: ObjectName | None = None
     """A factory of samples: a map-style or iterable dataset, or a loader of batches."""
-    dataset_args: dict[str, Any] = Field(default_factory=dict)
+    dataset_args: Arguments = Field(default_factory=dict)
     """The mapping that the factory is called with."""
     synthetic: bool = DERIVED
     """Whether to train on generated tokens; null means true unless other data are given."""
@@ -182,7 +200,7 @@ class ValidationConfig(Section):
     """Held-out text, as data.text_path."""
     dataset: ObjectName | None = None
     """A factory of held-out samples, as data.dataset; map-style."""
-    dataset_args: dict[str, Any] = Field(default_factory=dict)
+    dataset_args: Arguments = Field(default_factory=dict)
     """The mapping that the factory is called with."""
     max_batches: Count | None = None
     """Most micro batches to evaluate; null means all."""

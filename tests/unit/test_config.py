@@ -463,17 +463,24 @@ def test_a_file_url_is_taken_literally(name: str, tmp_path: Path) -> None:
         ("c.yaml", "run:\n  seed: 1\n  seed: 2\n", "line 3, column 3: key 'seed' is given twice"),
         ("c.yaml", "a: 1\n---\nb: 2\n", "line 2, column 1: "),
         ("c.yaml", "a: !!python/name:os.system\n", "line 1, column 4: could not determine a con"),
-        ("c.yaml", "a: !!int x\n", "invalid literal for int()"),
-        ("c.yaml", "[" * 20_000, "is nested too deeply"),
+        ("c.yaml", "a: !!int x\n", "line 1, column 4: 'x' is no int"),
+        ("c.yaml", "[" * 20_000, "line 1, column 61: nested too deeply"),
+        ("c.json", '{"run": ' + "[" * 100_000, "is nested too deeply"),
+        ("c.yaml", "# " + "x" * 2**20, "is larger than 1048576 bytes"),
         ("c.yaml", b"name: \xff\n", "byte 6 is not UTF-8 text"),
         ("c.yaml", "- 1\n", "the top level is [1]; it must be a mapping"),
         ("c.yaml", "text\n", "the top level is 'text'; it must be a mapping"),
         ("c.yaml", "run: {seed: x}\n", "run.seed is 'x'; it must be a valid integer"),
         ("c.yaml", "sed: 1\n", "sed: unknown key; did you mean 'seed'?"),
-        ("c.yaml", "name: &a [*a]\n", "run.name is [["),
+        ("c.yaml", "name: &a [*a]\n", "line 1, column 11: an alias stands inside"),
         ("c.json", '{"run": {"seed": 1,}}', "line 1, column "),
         ("c.json", "", "line 1, column 1: "),
-        ("c.json", '{"seed": 1, "seed": 1}', "key 'seed' is given twice"),
+        ("c.json", '{"seed": 1, "seed": 1}', "line 1, column 13: key 'seed' is given twice"),
+        (
+            "c.json",
+            '{"data": {"dataset_args": {"a": [{"b": "}",\n "\\u0062": 1}]}}}',
+            "line 2, column 2: key 'b' is given twice",
+        ),
         ("c.json", '{"optimizer": {"lr": NaN}}', "optimizer.lr is nan; it must be a finite number"),
     ],
 )
@@ -485,6 +492,150 @@ def test_a_bad_file_is_refused_in_one_line(
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / name}: {expected}")
     assert "\n" not in message and "pydantic" not in message
+
+
+NUMBERS = [("1e-4", 1e-4), ("1_000", 1000), ("1E5", 1e5), (".5", 0.5), ("+3", 3), ("3.e-4", 3e-4)]
+
+
+@pytest.mark.parametrize(("text", "number"), NUMBERS)
+def test_a_number_is_the_same_in_ours_and_in_a_mapping_of_one_s_own(
+    tmp_path: Path, text: str, number: float
+) -> None:
+    own = f"{{a: {text}, b: [{text}], c: {{d: {text}}}, e: '{text}'}}"
+    config = load_text(
+        tmp_path,
+        f"model: {{name: 'm:f', width: {text}}}\noptimizer: {{lr: {text}}}\n"
+        f"data: {{dataset: 'm:f', dataset_args: {own}}}\n"
+        f"validation: {{dataset: 'm:f', dataset_args: {own}, every_steps: 1}}\n",
+    )
+    expected = {"a": number, "b": [number], "c": {"d": number}, "e": text}
+    assert config.optimizer.lr == number
+    assert config.model.given() == {"width": number}
+    assert config.data.dataset_args == config.validation.dataset_args == expected
+    assert type(config.data.dataset_args["a"]) is type(number)
+    assert load_text(tmp_path, config.to_yaml()) == config
+    changed = config.override(dict([parse_assignment(f"data.dataset_args.a={text}")]))
+    assert changed == config
+
+
+WORDS = ["0100", "08", "1:30", "190:20:30", "1:30.5", "1__0", "1_", "None", "yes", "off"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("key", ["max_steps", "data.dataset_args.a", "logging.file", "model.b"])
+def test_what_readers_take_for_different_things_is_refused(
+    tmp_path: Path, key: str, word: str
+) -> None:
+    given = json.dumps(nested(key, "WORD"))
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, given.replace('"WORD"', word))
+    assert f"column {given.index('WORD')}: {word} " in str(caught.value)
+    assert f"or '{word}' in quotes if it is text" in str(caught.value)
+    with pytest.raises(ConfigError, match=f"the value is not YAML: {word} "):
+        parse_assignment(f"{key}={word}")
+
+
+@pytest.mark.parametrize("word", [*WORDS, "1e5", ".5", "~", "null", "true", "nan", "", "=", "<<"])
+def test_text_that_looks_like_something_else_stays_text(tmp_path: Path, word: str) -> None:
+    config = SpeedtronicConfig.from_dict({"data": {"dataset_args": {"a": word}, "dataset": "m:f"}})
+    assert load_text(tmp_path, config.to_yaml()) == config
+    assert load_text(tmp_path, f"data: {{dataset: 'm:f', dataset_args: {{a: '{word}'}}}}") == config
+
+
+@pytest.mark.parametrize("word", ["0o100", "0x40", "0b1000000", "64", "6_4"])
+def test_whole_numbers_of_which_there_is_one_reading(tmp_path: Path, word: str) -> None:
+    assert load_text(tmp_path, f"max_steps: {word}").run.max_steps == 64
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("{1: a}", "key 1 is no text; write it in quotes"),
+        ("{1.5: a}", "key 1.5 is no text"),
+        ("{null: a}", "key null is no text"),
+        ("{[a]: b}", "a key must be text"),
+        ("{n:2}", "'n:2' has no space after its colon"),
+        ("{a: {b: 1, b: 2}}", "column 49: key 'b' is given twice"),
+        ("{a: !!binary aGk=}", "could not determine a constructor for the tag"),
+        ("{a: !!timestamp 2024-01-01}", "could not determine a constructor for the tag"),
+        ("{a: !!bool maybe}", "'maybe' is no bool"),
+        ("{a: .inf}", "data.dataset_args is {'a': inf}; it must hold finite numbers, not inf"),
+        ("{a: [nan]}", "it must hold finite numbers, not nan"),
+        ("{a: 1e400}", "it must hold finite numbers, not inf"),
+        ("{a: " + "9" * 5000 + "}", "a number of 5000 digits"),
+    ],
+)
+def test_what_a_mapping_of_one_s_own_may_not_hold(tmp_path: Path, args: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, f"data: {{dataset: 'm:f', dataset_args: {args}}}")
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_commas_in_a_number(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 1, column 12: 1,000 has commas; write 1000"):
+        load_text(tmp_path, "max_steps: 1,000")
+
+
+def test_words_are_text_where_they_are_keys(tmp_path: Path) -> None:
+    text = "data: {dataset: 'm:f', dataset_args: {on: 1, no: 2, None: 3}}"
+    assert load_text(tmp_path, text).data.dataset_args == {"on": 1, "no": 2, "None": 3}
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_json_numbers_are_finite(tmp_path: Path, constant: str) -> None:
+    text = f'{{"data": {{"dataset": "m:f", "dataset_args": {{"a": {constant}}}}}}}'
+    with pytest.raises(ConfigError, match=r"data\.dataset_args is .* must hold finite numbers"):
+        load_text(tmp_path, text, "c.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({1: 2}, "it must have text for keys, not 1"),
+        (b"x", "not of a bytes"),
+        ({"a"}, "not of a set"),
+        (float("inf"), "finite numbers"),
+        (json.loads("[" * 90 + "]" * 90), "nested at most 60 levels deep"),
+    ],
+)
+def test_a_dict_of_python_s_is_held_to_the_same(value: Any, expected: str) -> None:
+    assert expected in refusal({"data": {"dataset": "m:f", "dataset_args": {"a": value}}})
+    assert expected in refusal({"model": {"name": "m:f", "a": value}})
+
+
+def test_tuples_and_paths_become_what_a_file_would_hold() -> None:
+    given = {"dataset": "m:f", "dataset_args": {"a": (1, Path("b")), "c": Path("d")}}
+    expected = {"a": [1, "b"], "c": "d"}
+    assert SpeedtronicConfig.from_dict({"data": given}).data.dataset_args == expected
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, BOMB.replace("a", "run: {a", 1), "a: " + "[" * 61, "- 1\n" * 100_001]
+)
+def test_a_file_that_would_grow_is_refused_before_it_does(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, text)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_aliases_and_merges_in_moderation(tmp_path: Path) -> None:
+    text = "data: {dataset: 'm:f', dataset_args: {a: &a {b: [1]}, c: *a, d: {<<: *a, e: 2}}}"
+    made = load_text(tmp_path, text)
+    assert made.data.dataset_args == {"a": {"b": [1]}, "c": {"b": [1]}, "d": {"b": [1], "e": 2}}
+    assert "&" not in made.to_yaml() and load_text(tmp_path, made.to_yaml()) == made
+
+
+@pytest.mark.parametrize("key", ["run.output_dir", "logging.file", "checkpoint.directory"])
+@pytest.mark.parametrize("word", ["None", "none"])
+def test_no_file_is_named_like_python_s_null(key: str, word: str) -> None:
+    assert f"{key} is {word!r}; it must be a path; null" in refusal(nested(key, word))
+
+
+def test_a_count_fits_into_64_bits() -> None:
+    assert refusal({"max_steps": 2**63}).endswith("it must be less than 2^63")
 
 
 @pytest.mark.parametrize(
@@ -577,6 +728,56 @@ def test_bad_overrides(changes: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SpeedtronicConfig.from_dict({}).override(changes)
     assert str(caught.value).startswith(expected)
+
+
+OWN = {
+    "model": {"name": "m:f", "sizes": {"a": {"b": 1}}},
+    "data": {"dataset": "m:f", "dataset_args": {"n": 1, "list": [1, 2]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data.dataset_args.n=2", {"n": 2, "list": [1, 2]}),
+        ("data.dataset_args.new={a: 1}", {"n": 1, "list": [1, 2], "new": {"a": 1}}),
+        ("data.dataset_args.x.y.z=1e-4", {"n": 1, "list": [1, 2], "x": {"y": {"z": 1e-4}}}),
+        ("data.dataset_args.list=[3]", {"n": 1, "list": [3]}),
+        ("data.dataset_args.n=", {"n": None, "list": [1, 2]}),
+        ("data.dataset_args={m: 3}", {"m": 3}),
+        ("validation.dataset_args.n=2", {"n": 2}),
+        ("model.sizes.a.b=2", {"sizes": {"a": {"b": 2}}}),
+        ("model.sizes.c.d=2", {"sizes": {"a": {"b": 1}, "c": {"d": 2}}}),
+        ("model.width=2", {"sizes": {"a": {"b": 1}}, "width": 2}),
+    ],
+)
+def test_an_assignment_reaches_into_a_mapping_of_one_s_own(text: str, expected: Any) -> None:
+    key, value = parse_assignment(text)
+    base = SpeedtronicConfig.from_dict(OWN)
+    changed = base.override({key: value})
+    section = getattr(changed, key.partition(".")[0])
+    assert (section.given() if section is changed.model else section.dataset_args) == expected
+    assert base == SpeedtronicConfig.from_dict(OWN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data.dataset_args.n.m": 1}, "data.dataset_args.n is a value, not a ma"),
+        (
+            {"data.dataset_args.list.0": 1},
+            "data.dataset_args.list.0: data.dataset_args.list is a l",
+        ),
+        ({"data.dataset_arg.n": 1}, "data.dataset_arg.n: unknown key"),
+        ({"model.sizes.a.b.c": 1}, "model.sizes.a.b.c: model.sizes.a.b is a value, not a mapping"),
+        ({"data.dataset_args": 3}, "data.dataset_args is 3; it must be a valid dictionary"),
+        ({"data.dataset_args.n": float("nan")}, "it must hold finite numbers"),
+    ],
+)
+def test_an_assignment_that_reaches_nowhere(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SpeedtronicConfig.from_dict(OWN).override(changes)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["max_steps", "run.max_steps"])

@@ -56,6 +56,32 @@ NEUTRAL: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("stored", "now", "same"),
+    [
+        ("1e-4", 1e-4, True),  # as it was stored when YAML's own rules held
+        ("1e-4", 2e-4, False),
+        ("text", 1, False),
+        ("1:30", 90, False),
+        ({"a": ["1E5", {"b": "1e3"}]}, {"a": [1e5, {"b": 1000}]}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ([1], [1, 2], False),
+        (1, "1", False),
+    ],
+)
+def test_a_number_stored_as_text_is_no_change(
+    tmp_path: Path, stored: Any, now: Any, same: bool
+) -> None:
+    own = {"data.text_path": None, "data.num_tokens": None, "data.dataset": "m:f"}
+    config = exact_recipe(tmp_path, **own, **{"data.dataset_args.x": now, "model.name": "m:f"})
+    config = config.override({"model.x": now})
+    before = config.to_dict()
+    before["data"]["dataset_args"]["x"] = before["model"]["x"] = stored
+    allowed = [] if same else ["data.dataset_args", "model.x"]
+    changes = check_drift(before, config, fingerprints=SAME, allowed=allowed)
+    assert [change.key for change in changes] == allowed
+
+
 @pytest.mark.parametrize("key", TRAJECTORY)
 def test_a_trajectory_key_changed_alone_is_refused_unless_allowed(key: str, tmp_path: Path) -> None:
     config = exact_recipe(tmp_path)

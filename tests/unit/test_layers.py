@@ -15,7 +15,9 @@ PACKAGE = ROOT / "speedtronic"
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
     ["errors", "redaction", "lifetime", "plan", "plot", "signals", "environment"],
-    ["config_file", "config_problems", "fields", "imports"],
+    ["config_problems", "fields", "imports"],
+    ["yaml_text"],
+    ["config_file"],
     ["sections"],
     ["config"],
     ["__init__", "drift", "schema"],
