@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from speedtronic import openmp
 from speedtronic.errors import WorkerDied
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
@@ -22,7 +23,11 @@ class Child:
         command = [sys.executable, "-m", "speedtronic.chunk_process", str(write_fd)]
         try:
             self._process = subprocess.Popen(
-                [*command, str(os.getpid())], stdin=subprocess.PIPE, pass_fds=[write_fd], text=True
+                [*command, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                pass_fds=[write_fd],
+                env=openmp.environment(),
+                text=True,
             )
         except BaseException:
             os.close(read_fd)

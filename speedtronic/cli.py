@@ -6,6 +6,7 @@ Exit codes: 0 good; 1 findings or a failed run; 2 wrong use; 130 and 143 stopped
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -15,7 +16,7 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
 
-from speedtronic import maintenance
+from speedtronic import maintenance, openmp
 from speedtronic.config import SpeedtronicConfig, take_target
 from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = args.command
+    os.environ.update(openmp.environment())  # before any command loads torch
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         return command(args)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, cast
 
+from speedtronic import openmp
 from speedtronic.checkpoint import Manifest
 
 SPARE_BYTES = 256 * 2**20
@@ -114,6 +115,7 @@ class LoadProcess:
             [sys.executable, "-m", "speedtronic.load_process", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=openmp.environment(),
             text=True,
         )
         return self._process
