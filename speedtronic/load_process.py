@@ -46,7 +46,7 @@ def main() -> None:
 
 def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
     storage, started = open_storage(root), time.perf_counter()
-    candidate = Candidate(storage, step, storage.list())
+    candidate = Candidate(storage, step, storage.entries())
     try:
         manifest = candidate.manifest
         with _limited(COPIES * manifest.payload.size_bytes + spare_bytes):

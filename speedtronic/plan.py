@@ -34,3 +34,8 @@ def unsaved_steps(*, start: int, target: int, every_steps: int, save_on_stop: bo
     """The steps that a run to `target` trains and leaves on no disk, as first..last + 1."""
     last_saved = max(start, target // every_steps * every_steps)
     return range(target, target) if save_on_stop else range(last_saved + 1, target + 1)
+
+
+def first_saves(*, every_steps: int, save_on_stop: bool) -> range:
+    """The steps at which the very first save of a run that begins at step 0 can be."""
+    return range(1 if save_on_stop else every_steps, every_steps + 1)

@@ -18,6 +18,7 @@ from speedtronic.errors import RunExistsError
 from speedtronic.hooks import build_hooks
 from speedtronic.output import check_writable, make_folders, write_config
 from speedtronic.parts import build_parts
+from speedtronic.plan import first_saves
 from speedtronic.run import Runtime
 from speedtronic.signals import stopping_on_signals
 from speedtronic.training.metrics import Hook
@@ -76,7 +77,7 @@ def build_runtime(
     with_store = start.resume or config.checkpoint.enabled
     check_writable(config, checkpoints=with_store)
     lock = open_lock(open_storage(config.checkpoint_dir)) if with_store else None
-    store = _open_store(config, lock)
+    store = _open_store(config, lock, forked_at=fork_from[1] if fork_from else None)
     _refuse_a_run(store, start)
     all_hooks = [*hooks, *build_hooks(config, local_path(config.run.output_dir))]
     parts = build_parts(config)
@@ -139,12 +140,20 @@ def train_from_config(
             return runtime.train(target)
 
 
-def _open_store(config: SpeedtronicConfig, lock: RunLock | Lease | None) -> CheckpointStore:
+def _open_store(
+    config: SpeedtronicConfig, lock: RunLock | Lease | None, *, forked_at: int | None
+) -> CheckpointStore:
+    section = config.checkpoint
     return CheckpointStore(
         open_storage(config.checkpoint_dir),
-        keep_last=config.checkpoint.keep_last,
-        keep_best=config.checkpoint.keep_best,
-        keep_every=config.checkpoint.keep_every,
+        keep_last=section.keep_last,
+        keep_best=section.keep_best,
+        keep_every=section.keep_every,
+        first_saves=(
+            range(forked_at, forked_at + 1)  # a fork saves where it begins
+            if forked_at is not None
+            else first_saves(every_steps=section.every_steps, save_on_stop=section.save_on_stop)
+        ),
         fence=lock.confirm if lock else None,
     )
 

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from speedtronic.checkpoint.direct import DirectFile
-from speedtronic.checkpoint.storage import full_error
+from speedtronic.checkpoint.storage import FILE, full_error
 from speedtronic.errors import StorageError
+
+_KINDS = (
+    (stat.S_ISREG, FILE),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 class LocalStorage:
@@ -28,12 +37,18 @@ class LocalStorage:
         self._made: set[Path] = set()
 
     def list(self, folder: str = "") -> list[str]:
+        return [name for name, kind in self.entries(folder).items() if kind == FILE]
+
+    def entries(self, folder: str = "") -> dict[str, str]:
         with self._errors("list", folder):
             path = self._folder(folder)
             if not path.exists():
-                return []
+                if path.is_symlink():  # such as to a disk that is not mounted
+                    raise OSError(errno.ENOENT, f"it is {_link(path)}")
+                return {}
             with os.scandir(path) as entries:
-                return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+                kinds = {entry.name: _kind(entry) for entry in entries}
+            return {name: kind for name, kind in kinds.items() if kind}
 
     def exists(self, name: str) -> bool:
         with self._errors("look for", name):
@@ -121,6 +136,37 @@ def _free(path: Path) -> int | None:
         disk = os.statvfs(path)
         return disk.f_bavail * disk.f_frsize
     return None
+
+
+def what_is(path: Path) -> str:
+    """What is at `path`, in words: `FILE`, "a link to ...", "a folder"; empty if nothing is."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if stat.S_ISLNK(mode):
+        return _link(path)
+    return next((what for is_it, what in _KINDS if is_it(mode)), "no regular file")
+
+
+def _kind(entry: "os.DirEntry[str]") -> str:
+    """The same of an entry of a directory; of a file, without asking the file system again."""
+    return FILE if entry.is_file(follow_symlinks=False) else what_is(Path(entry.path))
+
+
+def _link(path: Path) -> str:
+    try:
+        target = path.readlink()
+    except OSError:
+        return "a link"
+    return f"a link to {target}" + ("" if _leads_somewhere(path) else ", which is not there")
+
+
+def _leads_somewhere(link: Path) -> bool:
+    try:
+        return link.exists()
+    except (OSError, RuntimeError):  # it leads to itself
+        return False
 
 
 def _sync_directory(path: Path) -> None:

@@ -6,8 +6,10 @@ the one: an operator may have removed the file, or a file system may keep no loc
 """
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,12 +17,15 @@ from filelock import FileLock, Timeout
 from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.holder import Record, describe, from_bytes, lost, this_process, to_bytes
 from speedtronic.checkpoint.lease import Lease
+from speedtronic.checkpoint.local_storage import what_is
 from speedtronic.checkpoint.object_storage import ObjectStorage
 from speedtronic.checkpoint.probe import what_does_not_hold
-from speedtronic.checkpoint.storage import Storage
+from speedtronic.checkpoint.storage import FILE, Storage
 from speedtronic.errors import OutputDirError, RunLockedError
 
 logger = logging.getLogger(__name__)
+
+MAX_BYTES = 2**16  # of a lock's content; a holder's record is far smaller
 
 
 class RunLock:
@@ -42,6 +47,9 @@ class RunLock:
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
         """
+        kind = what_is(self._path)
+        if kind not in ("", FILE):
+            raise OutputDirError(f"cannot lock {self._path}: it is {kind}; remove it")
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -102,7 +110,9 @@ def _write(path: Path, content: bytes) -> tuple[int, int]:
 def _read(path: Path) -> tuple[bytes, tuple[int, int]]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(), _identity(descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(MAX_BYTES), _identity(descriptor)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import xxhash
 
+from speedtronic.checkpoint.storage import FILE
 from speedtronic.errors import SpeedtronicError, StorageError
 
 SMALL_BYTES = 8 * 2**20
@@ -41,6 +42,9 @@ class ObjectStorage:
         self.root = url.rstrip("/")
 
     def list(self, folder: str = "") -> list[str]:
+        return [name for name, kind in self.entries(folder).items() if kind == FILE]
+
+    def entries(self, folder: str = "") -> dict[str, str]:
         path = self._key(folder).rstrip("/")
         with self._errors("list", folder):
             try:
@@ -48,9 +52,14 @@ class ObjectStorage:
             except FileNotFoundError as error:
                 if error.__cause__ is not None:  # the server's word: there is no such bucket
                     raise
-                return []
-            names = [entry["name"] for entry in found if entry["type"] == "file"]
-            return [name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == path]
+                return {}
+            found = sorted(found, key=lambda entry: entry["type"] == "file")  # wins over a folder
+            paths = {entry["name"].rstrip("/"): entry["type"] for entry in found}
+            return {
+                name.rpartition("/")[2]: FILE if kind == "file" else "a folder"
+                for name, kind in paths.items()
+                if name.rpartition("/")[0] == path
+            }
 
     def exists(self, name: str) -> bool:
         with self._errors("look for", name):

@@ -8,8 +8,8 @@ import json
 from datetime import UTC, datetime
 
 from speedtronic.checkpoint import layout
-from speedtronic.checkpoint.storage import Storage, publish, read_bytes
-from speedtronic.errors import StorageError
+from speedtronic.checkpoint.storage import Storage, publish, read_record
+from speedtronic.errors import CheckpointError
 
 
 def pin(storage: Storage, step: int, reason: str) -> None:
@@ -27,12 +27,12 @@ def unpin(storage: Storage, step: int) -> None:
 
 def pinned(storage: Storage) -> dict[int, str]:
     """The pinned steps with the reason of each."""
-    return {step: _reason(storage, step) for step in layout.pinned_steps(storage.list())}
+    return {step: _reason(storage, step) for step in layout.pinned_steps(storage.entries())}
 
 
 def _reason(storage: Storage, step: int) -> str:
     """A pin holds whatever its file says."""
     try:
-        return str(json.loads(read_bytes(storage, layout.pin_name(step)))["reason"])
-    except (StorageError, ValueError, LookupError, TypeError, RecursionError):
+        return str(json.loads(read_record(storage, layout.pin_name(step)))["reason"])
+    except (CheckpointError, ValueError, LookupError, TypeError, RecursionError):
         return "unknown"

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from speedtronic.checkpoint import codec, layout
+from speedtronic.checkpoint import layout, outline
 from speedtronic.checkpoint.records import Manifest
 from speedtronic.checkpoint.retention import Retention
-from speedtronic.checkpoint.storage import Storage, read_bytes
+from speedtronic.checkpoint.storage import Storage
 from speedtronic.checkpoint.verify import Candidate, candidates
 from speedtronic.errors import CheckpointError
 
@@ -32,7 +32,7 @@ class Pruner:
             run_id: whose checkpoints; those of others are neither counted nor deleted.
             protected: steps that are kept whatever retention says; pinned ones always are.
         """
-        found = list(candidates(self._storage))
+        found = [c for c in candidates(self._storage) if not c.irregular]  # those are not ours
         if self._retention.keep_last is not None:
             self._delete_beyond(found, run_id, protected)
         for candidate in found:
@@ -43,7 +43,7 @@ class Pruner:
         self, found: list[Candidate], run_id: str, protected: Collection[int]
     ) -> None:
         mine = self._of_run(found, run_id)
-        names = self._storage.list()
+        names = self._storage.entries()  # a pin holds whatever it is
         val_losses = {s: m.val_loss for s, m in mine.items() if m.val_loss is not None}
         kept = {*protected, *layout.pinned_steps(names)}
         deleted = self._retention.steps_to_delete(mine, val_losses=val_losses, protected=kept)
@@ -68,12 +68,13 @@ class Pruner:
         return mine
 
     def _delete_stray(self, stray: Candidate, run_id: str) -> None:
-        """A save or a deletion cut short leaves a whole payload, which says whose it is."""
+        """A save or a deletion cut short leaves a whole payload, which says whose it is. It may be
+        large and is of no further use, so only that is read of it."""
         if stray.step in self._of_others:
             return
         name = layout.payload_name(stray.step)
         try:
-            mine = codec.decode(read_bytes(self._storage, name)).get("run_id") == run_id
+            mine = outline.read(self._storage, name).get("run_id") == run_id
         except CheckpointError:
             mine = False
         if mine:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from speedtronic.checkpoint import layout
-from speedtronic.checkpoint.digest import bytes_digest
+from speedtronic.checkpoint import layout, reading
 from speedtronic.checkpoint.records import Manifest, Pointer
-from speedtronic.checkpoint.storage import Storage, publish, read_bytes
-from speedtronic.errors import CorruptError, StorageError
+from speedtronic.checkpoint.storage import Storage, publish, read_record
+from speedtronic.errors import CheckpointError, CorruptError, StorageError
 
 REASON_SUFFIX = ".reason.json"
 MADE_WAY = "made way"  # in the reason of whole files that another state was to replace
@@ -73,13 +72,27 @@ def _made_way(storage: Storage, name: str, pointer: Pointer) -> str | None:
             continue
         if found.endswith(REASON_SUFFIX) or MADE_WAY not in _reason(storage, found + REASON_SUFFIX):
             continue
-        data = read_bytes(storage, f"{layout.QUARANTINE}/{found}")
+        path = f"{layout.QUARANTINE}/{found}"
         with suppress(CorruptError):
-            if suffix == "pt" and bytes_digest(data) == pointer.digest:
+            if suffix == "pt":
+                _check_payload(storage, path, pointer)
                 return found
-            if suffix == "json" and Manifest.from_file(data, pointer.step).pointer() == pointer:
+            data = read_record(storage, path)
+            if Manifest.from_file(data, pointer.step).pointer() == pointer:
                 return found
     return None
+
+
+def _check_payload(storage: Storage, path: str, pointer: Pointer) -> None:
+    """Raises CorruptError unless a file is the payload that `pointer` names."""
+    size = storage.size(path)
+    with storage.open(path) as file:
+        try:
+            reading.check(file, size, pointer.digest)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot read {storage.root}/{path}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -103,8 +116,8 @@ def quarantined(storage: Storage) -> list[Quarantined]:
 
 def _reason(storage: Storage, note: str) -> str:
     try:
-        return str(json.loads(read_bytes(storage, f"{layout.QUARANTINE}/{note}"))["reason"])
-    except (StorageError, ValueError, LookupError, TypeError, RecursionError):
+        return str(json.loads(read_record(storage, f"{layout.QUARANTINE}/{note}"))["reason"])
+    except (CheckpointError, ValueError, LookupError, TypeError, RecursionError):
         return f"{note} cannot be read"
 
 

@@ -11,6 +11,8 @@ from speedtronic.errors import CorruptError, NoValidCheckpointError
 
 logger = logging.getLogger(__name__)
 
+CUT_SHORT = "no manifest: a first save that was cut short; the run began anew at step 0"
+
 
 def set_aside_damaged(
     storage: Storage,

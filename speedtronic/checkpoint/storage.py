@@ -1,6 +1,6 @@
 """What a checkpoint store asks of a place to keep files, and how a file comes into being there.
 
-`Storage` is the whole surface that the store needs: eleven primitive operations on names relative
+`Storage` is the whole surface that the store needs: twelve primitive operations on names relative
 to the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
 way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync; or,
 where a put is atomic, the put.
@@ -12,9 +12,15 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Protocol, TypeVar
 
 from speedtronic.checkpoint import layout
-from speedtronic.errors import StorageError, StorageFullError
+from speedtronic.errors import CorruptError, StorageError, StorageFullError
 
 T = TypeVar("T")
+
+FILE = "a regular file"
+"""What `Storage.entries` calls everything that a store reads, moves and deletes."""
+
+MAX_RECORD_BYTES = 16 * 2**20
+"""No JSON file of ours comes near this; what is larger is damaged, and not read to its end."""
 
 
 class Storage(Protocol):
@@ -33,6 +39,10 @@ class Storage(Protocol):
 
     def list(self, folder: str = "") -> list[str]:
         """The names, in any order, of the regular files directly in a folder; no links."""
+
+    def entries(self, folder: str = "") -> dict[str, str]:
+        """Everything directly in a folder, each name with what it is in words: `FILE`, or such as
+        "a link to /disk/a.pt", "a folder", "a pipe". Nothing is opened."""
 
     def exists(self, name: str) -> bool:
         """Whether anything is called `name`."""
@@ -160,3 +170,25 @@ def read_bytes(storage: Storage, name: str) -> bytes:
             raise
         except OSError as error:
             raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error
+
+
+def read_record(storage: Storage, name: str) -> bytes:
+    """The whole of a small file, such as a manifest; at most `MAX_RECORD_BYTES` are read.
+
+    Raises:
+        CorruptError: it is larger.
+        StorageError: it is not there or cannot be read.
+    """
+    with storage.open(name) as file:
+        try:
+            content = file.read(MAX_RECORD_BYTES + 1)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error
+    if len(content) > MAX_RECORD_BYTES:
+        size = storage.size(name)
+        raise CorruptError(
+            f"{name} has {size} bytes, expected at most {MAX_RECORD_BYTES}: it is no record of ours"
+        )
+    return content

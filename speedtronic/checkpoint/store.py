@@ -6,7 +6,7 @@ once there was one there is one.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,31 @@ from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.pruning import Pruner
 from speedtronic.checkpoint.quarantine import put_back, quarantine
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
-from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
+from speedtronic.checkpoint.refusal import (
+    irregular,
+    refuse_if_anything_was_lost,
+    refuse_irregular,
+)
 from speedtronic.checkpoint.repair import (
+    CUT_SHORT,
     remove_temporaries,
     set_aside_damaged,
     set_aside_poison,
 )
 from speedtronic.checkpoint.retention import Retention
-from speedtronic.checkpoint.storage import Storage, full_error, publish, read_bytes
-from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
+from speedtronic.checkpoint.storage import Storage, full_error, publish, read_record
+from speedtronic.checkpoint.verify import (
+    Candidate,
+    PointerFinding,
+    candidates,
+    foreign_to,
+    read_pointer,
+)
 from speedtronic.errors import (
     CheckpointError,
     CorruptError,
     NoValidCheckpointError,
+    StorageError,
     StorageFullError,
 )
 
@@ -48,6 +60,8 @@ class CheckpointStore:
         keep_last: how many checkpoints to keep, >= 1; None keeps all.
         keep_best: how many of those with the lowest validation loss to keep besides.
         keep_every: steps that this divides are kept too.
+        first_saves: steps at which the run's very first save can be. A payload alone at one of them
+            is what is left of a first save that was cut short; any other may be somebody's.
         fence: called before anything is committed or deleted; raises when the lock was lost.
 
     Attributes:
@@ -63,10 +77,12 @@ class CheckpointStore:
         keep_last: int | None,
         keep_best: int | None = None,
         keep_every: int | None = None,
+        first_saves: Collection[int] = (),
         fence: Callable[[], None] | None = None,
     ) -> None:
         self._storage = storage
         self._pruner = Pruner(storage, Retention(keep_last, keep_best, keep_every))
+        self._first_saves = first_saves
         self._fence = fence or (lambda: None)
         self._verified: int | None = None
         self.config_fingerprint = ""
@@ -79,10 +95,10 @@ class CheckpointStore:
         return self._storage.root
 
     def has_checkpoints(self) -> bool:
-        """Whether any run left a pointer, a payload or a manifest here, good or not."""
+        """Whether anything here is called as a run's pointer, payload or manifest, links too."""
         if self._storage.exists(layout.POINTER):
             return True
-        return any(layout.step_of(name) is not None for name in self._storage.list())
+        return any(layout.step_of(name) is not None for name in self._storage.entries())
 
     def save(self, state: dict[str, Any]) -> Pointer:
         """Write `state` as the checkpoint of `state["step"]` and move the pointer to it.
@@ -135,10 +151,12 @@ class CheckpointStore:
         save that never came through is put back first.
 
         Returns:
-            The checkpoint, or None in a directory where nothing was ever committed.
+            The checkpoint, or None in a directory where nothing was ever committed; the payload of
+            a first save that was cut short is in quarantine then.
 
         Raises:
-            NoValidCheckpointError: there are files and none verifies; names each with its reason.
+            NoValidCheckpointError: there are files and none verifies, or one before the first that
+                does is a link, a folder or the like; names each with its reason.
             LegacyStoreError: payloads of the older format, without any manifest.
             UnsupportedFormatError: a checkpoint that a newer version wrote; nothing is moved.
         """
@@ -151,6 +169,8 @@ class CheckpointStore:
         uncommitted: list[Candidate] = []
         foreign = 0
         for candidate in candidates(self._storage):
+            if candidate.irregular and not foreign_to(run_id, candidate):
+                refuse_irregular(self._storage, candidate)
             if not candidate.committed:
                 uncommitted.append(candidate)
                 continue
@@ -165,7 +185,12 @@ class CheckpointStore:
             checkpoint = Checkpoint(candidate.manifest, state)
             self._adopt(checkpoint.manifest, found, rejected)
             return checkpoint
-        refuse_if_anything_was_lost(self._storage, found, rejected, uncommitted, foreign)
+        refuse_if_anything_was_lost(
+            self._storage, found, rejected, uncommitted, foreign, self._first_saves
+        )
+        for candidate in uncommitted:
+            self._fence()
+            quarantine(self._storage, candidate.files, CUT_SHORT)
         return None
 
     def load_step(self, step: int) -> Checkpoint:
@@ -199,7 +224,7 @@ class CheckpointStore:
     def confirms(self, pointer: Pointer) -> bool:
         """Whether the manifest on disk is exactly what `pointer` was made from."""
         try:
-            data = read_bytes(self._storage, layout.manifest_name(pointer.step))
+            data = read_record(self._storage, layout.manifest_name(pointer.step))
             return Manifest.from_file(data, pointer.step).pointer() == pointer
         except CheckpointError:
             return False
@@ -207,6 +232,9 @@ class CheckpointStore:
     def _already_committed(self, step: int, identity: str) -> Pointer | None:
         """The pointer to this very state if it is on disk; else make room for it."""
         candidate = next((c for c in candidates(self._storage) if c.step == step), None)
+        if candidate is not None and candidate.irregular:
+            found = irregular(self._storage, candidate)
+            raise StorageError(f"cannot save step {step}: {found}; nothing was changed")
         if candidate is None or not candidate.committed:
             return None
         try:

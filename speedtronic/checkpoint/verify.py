@@ -1,7 +1,7 @@
 """What a checkpoint directory holds and what of it is good. Reads only."""
 
 import errno
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, BinaryIO, TypeVar
@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeVar
 from speedtronic.checkpoint import codec, layout, reading
 from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
-from speedtronic.checkpoint.storage import Storage, read_bytes
+from speedtronic.checkpoint.storage import FILE, Storage, read_record
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def read_pointer(storage: Storage) -> PointerFinding:
     if not storage.exists(layout.POINTER):
         return PointerFinding(None, "")
     try:
-        pointer = Pointer.from_bytes(_patiently(lambda: read_bytes(storage, layout.POINTER)))
+        pointer = Pointer.from_bytes(_patiently(lambda: read_record(storage, layout.POINTER)))
         if pointer.file != layout.payload_name(pointer.step):
             raise CorruptError(f"pointer names {pointer.file!r} for step {pointer.step}")
     except CorruptError as error:
@@ -54,18 +54,21 @@ class Candidate:
     Attributes:
         step: from the file names.
         files: those of payload and manifest that are there, manifest first.
+        irregular: what has the name of one of them and is no regular file, by name and in words.
     """
 
-    def __init__(self, storage: Storage, step: int, names: Collection[str]) -> None:
+    def __init__(self, storage: Storage, step: int, entries: Mapping[str, str]) -> None:
         self._storage = storage
         self.step = step
-        mine = (layout.manifest_name(step), layout.payload_name(step))
-        self.files = [name for name in mine if name in names]
+        mine = [layout.manifest_name(step), layout.payload_name(step)]
+        self.files = [name for name in mine if entries.get(name) == FILE]
+        self.irregular = {n: entries[n] for n in mine if n in entries and n not in self.files}
 
     @property
     def committed(self) -> bool:
         """Whether a manifest is there; a payload alone is a save that was cut short."""
-        return layout.manifest_name(self.step) in self.files
+        manifest = layout.manifest_name(self.step)
+        return manifest in self.files or manifest in self.irregular
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -76,7 +79,8 @@ class Candidate:
             StorageError: it cannot be read here and now.
         """
         name = layout.manifest_name(self.step)
-        data = _patiently(lambda: read_bytes(self._storage, name))
+        self._refuse_irregular(name)
+        data = _patiently(lambda: read_record(self._storage, name))
         return Manifest.from_file(data, self.step)
 
     def check(self) -> None:
@@ -90,9 +94,14 @@ class Candidate:
 
     def _read(self, how: Callable[[BinaryIO, int, str], T]) -> T:
         entry = self.manifest.payload
+        self._refuse_irregular(entry.name)
         if entry.name not in self.files:
             raise CorruptError(f"payload {entry.name} is missing")
         return _patiently(lambda: self._read_once(entry, how))
+
+    def _refuse_irregular(self, name: str) -> None:
+        if name in self.irregular:
+            raise CorruptError(f"{name} is {self.irregular[name]}, expected {FILE}")
 
     def _read_once(self, entry: FileEntry, how: Callable[[BinaryIO, int, str], T]) -> T:
         with self._storage.open(entry.name) as file:
@@ -136,11 +145,24 @@ def _errno(error: StorageError) -> int | None:
     return error.__cause__.errno if isinstance(error.__cause__, OSError) else None
 
 
-def candidates(storage: Storage) -> Iterator[Candidate]:
-    """The steps that have files, newest first."""
-    names = frozenset(storage.list())
-    for step in layout.steps(names):
-        yield Candidate(storage, step, names)
+def candidates(storage: Storage, entries: Mapping[str, str] | None = None) -> Iterator[Candidate]:
+    """The steps that have files, newest first; `entries` are those of the storage, if known."""
+    entries = storage.entries() if entries is None else entries
+    for step in layout.steps(entries):
+        candidate = Candidate(storage, step, entries)
+        if candidate.files or candidate.irregular:  # not just a file with a name like theirs
+            yield candidate
+
+
+def foreign_to(run_id: str | None, candidate: Candidate) -> bool:
+    """Whether a candidate surely belongs to another run than `run_id`; False without a readable
+    manifest that says so."""
+    if run_id is None or layout.manifest_name(candidate.step) not in candidate.files:
+        return False
+    try:
+        return candidate.manifest.run_id != run_id
+    except (CorruptError, UnsupportedFormatError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -148,7 +170,8 @@ class CheckpointFinding:
     """One step in the words of `speedtronic inspect`.
 
     `status`: `verified` (bytes checked against the manifest), `corrupt`, `foreign` (of another
-    run), `uncommitted` (a payload without manifest), `unverified` (such a payload in a store
+    run), `uncommitted` (a payload without manifest), `irregular` (a link, a folder, a pipe or the
+    like has the name of one of its files), `unverified` (such a payload in a store
     without any manifest, one of a newer format, or one that cannot be read here and now).
     """
 
@@ -191,7 +214,9 @@ def survey(storage: Storage) -> Survey:
         if finding.status == "verified" and run_id is None:
             run_id = candidate.manifest.run_id
         findings.append(finding)
-    selected = next((f.step for f in findings if f.status == "verified"), None)
+    # A resume refuses to step back past what is no regular file.
+    ends = next((f for f in findings if f.status in ("verified", "irregular")), None)
+    selected = ends.step if ends and ends.status == "verified" else None
     problem = found.problem
     if found.pointer and found.pointer.step != selected:
         problem = f"stale: names step {found.pointer.step}"
@@ -204,9 +229,12 @@ def _finding(
     name = layout.payload_name(candidate.step)
     size = storage.size(name) if name in candidate.files else None
     basics: dict[str, Any] = {"step": candidate.step, "file": name, "size_bytes": size}
-    if not candidate.committed:
+    if not candidate.committed and not candidate.irregular:
         status = "uncommitted" if any_manifest else "unverified"
         return CheckpointFinding(**basics, status=status, reason="it has no manifest")
+    irregular = "; ".join(f"{file} is {kind}" for file, kind in candidate.irregular.items())
+    if irregular and not foreign_to(run_id, candidate):
+        return CheckpointFinding(**basics, status="irregular", reason=irregular)
     try:
         manifest = candidate.manifest
         basics |= {

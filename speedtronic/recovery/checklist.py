@@ -10,9 +10,8 @@ from typing import Any
 from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.pins import pin, pinned, unpin
 from speedtronic.checkpoint.quarantine import quarantine
-from speedtronic.checkpoint.refusal import refuse_if_anything_was_lost
-from speedtronic.checkpoint.storage import publish
-from speedtronic.errors import LegacyStoreError, NoValidCheckpointError
+from speedtronic.checkpoint.refusal import MEND
+from speedtronic.checkpoint.storage import FILE, publish
 from speedtronic.recovery.directory import directory
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
@@ -60,37 +59,34 @@ def payload(examination: Examination) -> Iterator[Finding]:
     """The selected file loads, verified, in a process of its own; what stands before it."""
     for found in examination.look.judged:
         path = examination.path(layout.payload_name(found.step))
-        if found.verdict == "uncommitted" and not examination.trained_by:
-            action = "nothing: the next save of this step replaces it"
-            yield Finding("payload", "warning", path, "no manifest", "a whole save", action)
+        if found.verdict == "uncommitted" and not examination.look.lost:
+            if not examination.trained_by:
+                yield _uncommitted(examination, path)
         elif found.verdict == "foreign":
             expected = f"of run {examination.look.run_id}"
             action = "nothing: it is never resumed, counted or deleted"
             yield Finding("payload", "warning", path, found.reason, expected, action)
         elif found.verdict == "damaged":
             yield _rejected(examination, "payload", found, "the bytes that were saved")
+        elif found.verdict == "irregular":
+            yield Finding("payload", "failed", examination.path(), found.reason, FILE, MEND)
         elif found.verdict == "stuck":
             action = "see to the cause and look again; nothing is wrong with the file as such"
             yield Finding("payload", "failed", path, found.reason, "it loads", action)
         elif found.manifest is not None:
             size = found.manifest.payload.size_bytes / 2**20
             yield Finding("payload", "ok", path, f"loaded, {size:.1f} MiB", "its digest")
-    if examination.look.selected is None and examination.settled:
-        yield from _lost(examination)
-
-
-def _lost(examination: Examination) -> Iterator[Finding]:
-    """What a resume would say where there is nothing that it could judge."""
-    look = examination.look
-    if any(found.verdict in ("damaged", "disagrees", "stuck") for found in look.judged):
-        return
-    uncommitted = [found.candidate for found in look.judged if found.verdict == "uncommitted"]
-    foreign = len(look.judged) - len(uncommitted)
-    try:
-        refuse_if_anything_was_lost(examination.storage, look.pointer, [], uncommitted, foreign)
-    except (NoValidCheckpointError, LegacyStoreError) as error:
+    if examination.look.lost and examination.settled:
         path, expected = examination.path(), "a checkpoint of this run"
-        yield Finding("payload", "failed", path, str(error), expected, NOTHING_GOOD)
+        yield Finding("payload", "failed", path, examination.look.lost, expected, NOTHING_GOOD)
+
+
+def _uncommitted(examination: Examination, path: str) -> Finding:
+    """What is left of a save that was cut short, the first one or a later one."""
+    action = "nothing: the next save of this step replaces it"
+    if examination.look.is_empty:
+        action = "nothing: a resume moves it to quarantine and starts at step 0"
+    return Finding("payload", "warning", path, "no manifest", "a whole save", action)
 
 
 @as_check("counters")

@@ -1,6 +1,6 @@
 """What the checks of one run share: its directory, its configuration, its checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
 
@@ -18,6 +18,7 @@ from speedtronic.errors import (
 )
 from speedtronic.inspection import find_store
 from speedtronic.place import read_place
+from speedtronic.plan import first_saves
 from speedtronic.recovery.findings import Finding, Status
 from speedtronic.recovery.loading import LoadProcess
 from speedtronic.recovery.look import Judged, Look, Looking
@@ -89,8 +90,16 @@ class Examination:
         recorded = read_place(self.directory).get("run_id")
         trained_here = None if recorded is None else str(recorded)
         with self.loading() as loader:
-            look, self.settled = Looking(self.storage, loader, trained_here).look()
+            looking = Looking(self.storage, loader, trained_here, self._first_saves())
+            look, self.settled = looking.look()
             return look
+
+    def _first_saves(self) -> Collection[int]:
+        """Where the run's first save can be; none that is known without its configuration."""
+        if self.config is None:
+            return ()
+        section = self.config.checkpoint
+        return first_saves(every_steps=section.every_steps, save_on_stop=section.save_on_stop)
 
     @contextmanager
     def loading(self) -> Iterator[LoadProcess]:
@@ -154,7 +163,7 @@ class Examination:
         """A run that is about to begin has no more than a folder of checkpoints, and a lock."""
         if (self.directory / "config.yaml").exists() or (self.directory / "checkpoints").is_dir():
             return True
-        names = self.storage.list()
+        names = self.storage.entries()
         return (
             not {layout.POINTER, layout.LOCK}.isdisjoint(names)
             or next(layout.steps(names), None) is not None
@@ -162,7 +171,7 @@ class Examination:
 
     def _is_as_judged(self) -> bool:
         newest = max((found.step for found in self.look.judged), default=-1)
-        return next(layout.steps(self.storage.list()), -1) <= newest
+        return next(layout.steps(self.storage.entries()), -1) <= newest
 
 
 def examine(

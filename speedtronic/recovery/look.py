@@ -5,20 +5,36 @@ Files come and go under it while a run trains. So where something seems wrong it
 believes what it sees twice. It takes no lock and writes nothing.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from speedtronic.checkpoint import Manifest, Pointer, layout
+from speedtronic.checkpoint.refusal import irregular, refuse_if_anything_was_lost
 from speedtronic.checkpoint.storage import Storage
-from speedtronic.checkpoint.verify import Candidate, PointerFinding, candidates, read_pointer
-from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+from speedtronic.checkpoint.verify import (
+    Candidate,
+    PointerFinding,
+    candidates,
+    foreign_to,
+    read_pointer,
+)
+from speedtronic.errors import (
+    CorruptError,
+    LegacyStoreError,
+    NoValidCheckpointError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from speedtronic.recovery.counters import disagreements
 from speedtronic.recovery.loading import Facts, Loaded, LoadProcess
 
 LOOKS = 3
 
-# `stuck`: it cannot be judged here and now, and a resume would end at it.
-Verdict = Literal["good", "uncommitted", "foreign", "damaged", "disagrees", "stuck"]
+# A resume would end at these two. `irregular`: a link, a folder or the like has the name of one of
+# its files. `stuck`: it cannot be judged here and now.
+ENDS = ("irregular", "stuck")
+Verdict = Literal["good", "uncommitted", "foreign", "damaged", "disagrees", "irregular", "stuck"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,7 @@ class Look:
         run_id: whose checkpoints are looked for; None where there are none.
         judged: newest first, down to the selected one, or to one that ends a resume.
         previous: the newest checkpoint of this run before the selected one; not loaded.
+        lost: why a resume would refuse where nothing is judged to be good or bad; else empty.
     """
 
     names: frozenset[str]
@@ -58,6 +75,7 @@ class Look:
     run_id: str | None
     judged: list[Judged]
     previous: Candidate | None = None
+    lost: str = ""
 
     @property
     def selected(self) -> Judged | None:
@@ -66,20 +84,21 @@ class Look:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a resume would end with an error that says nothing of the files."""
-        return any(found.verdict == "stuck" for found in self.judged)
+        """Whether a resume would end with an error at one of them, whatever is behind it."""
+        return any(found.verdict in ENDS for found in self.judged)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever committed here, as far as can be seen."""
-        return not self.pointer.present and all(j.verdict == "uncommitted" for j in self.judged)
+        """Whether nothing was ever committed here, so that a resume would start at step 0."""
+        nothing = all(found.verdict == "uncommitted" for found in self.judged)
+        return nothing and not self.pointer.present and not self.lost
 
     @property
     def is_plain(self) -> bool:
         """Whether everything is as a finished save leaves it."""
         mine = [found for found in self.judged if found.verdict != "foreign"]
         if not mine:
-            return not self.pointer.present
+            return not self.pointer.present and not self.lost
         best = self.selected
         return best is not None and best.pointer == self.pointer.pointer and len(mine) == 1
 
@@ -89,10 +108,18 @@ class Looking:
 
     Args:
         trained_here: id of the run that was last trained here; None if that is not known.
+        first_saves: as `CheckpointStore` takes it.
     """
 
-    def __init__(self, storage: Storage, loader: LoadProcess, trained_here: str | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        loader: LoadProcess,
+        trained_here: str | None,
+        first_saves: Collection[int],
+    ) -> None:
         self._storage = storage
+        self._first_saves = first_saves
         self._loader = loader
         self._trained_here = trained_here
         self._loaded: dict[tuple[object, ...], Judged] = {}
@@ -103,14 +130,14 @@ class Looking:
             look = self._once()
             if look.is_plain:
                 return look, True
-            now = frozenset(self._storage.list()), read_pointer(self._storage)
+            now = frozenset(self._storage.entries()), read_pointer(self._storage)
             if now == (look.names, look.pointer):
                 return look, True
         return look, False
 
     def _once(self) -> Look:
-        names, pointer = frozenset(self._storage.list()), read_pointer(self._storage)
-        found = [Candidate(self._storage, step, names) for step in layout.steps(names)]
+        entries, pointer = self._storage.entries(), read_pointer(self._storage)
+        names, found = frozenset(entries), list(candidates(self._storage, entries))
         run_id = self._run_id(found, pointer)
         judged: list[Judged] = []
         for position, candidate in enumerate(found):
@@ -123,9 +150,22 @@ class Looking:
                 run_id = this.manifest.run_id
                 older = (c for c in found[position + 1 :] if _run_of(c) == run_id)
                 return Look(names, pointer, run_id, judged, next(older, None))
-            if this.verdict == "stuck":
+            if this.verdict in ENDS:
                 break
-        return Look(names, pointer, run_id, judged)
+        return Look(names, pointer, run_id, judged, lost=self._lost(judged, pointer))
+
+    def _lost(self, judged: list[Judged], pointer: PointerFinding) -> str:
+        if any(found.verdict not in ("uncommitted", "foreign") for found in judged):
+            return ""  # whatever it is, it is said of that checkpoint
+        uncommitted = [found.candidate for found in judged if found.verdict == "uncommitted"]
+        foreign = len(judged) - len(uncommitted)
+        try:
+            refuse_if_anything_was_lost(
+                self._storage, pointer, [], uncommitted, foreign, self._first_saves
+            )
+        except (NoValidCheckpointError, LegacyStoreError) as error:
+            return str(error)
+        return ""
 
     def _run_id(self, found: list[Candidate], pointer: PointerFinding) -> str | None:
         """That of the run that was trained here, if anything of it is left; else the pointer's."""
@@ -136,6 +176,8 @@ class Looking:
 
     def _judge(self, candidate: Candidate, run_id: str | None) -> Judged | None:
         """None when it has vanished or changed meanwhile, as retention and new saves do it."""
+        if candidate.irregular and not foreign_to(run_id, candidate):
+            return Judged(candidate, "irregular", irregular(self._storage, candidate))
         if not candidate.committed:
             return Judged(candidate, "uncommitted", "it has no manifest")
         before = self._identity(candidate.step)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from speedtronic.checkpoint import Checkpoint, CheckpointStore, codec
+from speedtronic.checkpoint.refusal import refuse_irregular
 from speedtronic.checkpoint.storage import Storage
-from speedtronic.checkpoint.verify import candidates, read_pointer
+from speedtronic.checkpoint.verify import candidates, foreign_to, read_pointer
 from speedtronic.errors import CorruptError, NoValidCheckpointError
 from speedtronic.inspection import find_store
 
@@ -22,6 +23,8 @@ def load_newest(storage: Storage, step: int | None = None) -> Checkpoint:
     pointer = read_pointer(storage).pointer
     reasons = []
     for candidate in candidates(storage):
+        if not foreign_to(pointer.run_id if pointer else None, candidate):
+            refuse_irregular(storage, candidate)
         if not candidate.committed:
             continue
         try:

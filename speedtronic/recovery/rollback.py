@@ -2,9 +2,9 @@
 
 from speedtronic.checkpoint import CheckpointStore, Pointer, layout, open_lock
 from speedtronic.checkpoint.quarantine import quarantine
+from speedtronic.checkpoint.refusal import refuse_irregular
 from speedtronic.checkpoint.storage import Storage, publish
-from speedtronic.checkpoint.verify import candidates
-from speedtronic.errors import CorruptError, UnsupportedFormatError
+from speedtronic.checkpoint.verify import candidates, foreign_to
 
 REASON = "rolled back"
 
@@ -19,24 +19,24 @@ def roll_back(storage: Storage, step: int) -> tuple[Pointer, list[str]]:
         The pointer now on disk, and the new names of the files that were moved.
 
     Raises:
-        NoValidCheckpointError: `step` is not there or not good; nothing was changed.
+        NoValidCheckpointError: `step` is not there or not good, or a newer one is a link or the
+            like; nothing was changed.
         RunLockedError: the run is being trained; nothing was changed.
     """
     lock = open_lock(storage)
     lock.acquire()
     try:
         manifest = CheckpointStore(storage, keep_last=None).load_step(step).manifest
+        newer = [
+            candidate
+            for candidate in candidates(storage)
+            if candidate.step > step and not foreign_to(manifest.run_id, candidate)
+        ]
+        for candidate in newer:
+            refuse_irregular(storage, candidate)
         moved: list[str] = []
-        for candidate in candidates(storage):
-            if candidate.step <= step:
-                break
-            try:
-                foreign = candidate.committed and candidate.manifest.run_id != manifest.run_id
-            except (CorruptError, UnsupportedFormatError):
-                foreign = False
-            if not foreign:
-                reason = f"{REASON} to step {step}"
-                moved += quarantine(storage, candidate.files, reason)
+        for candidate in newer:
+            moved += quarantine(storage, candidate.files, f"{REASON} to step {step}")
         content = manifest.pointer().to_bytes()
         publish(storage, layout.POINTER, lambda file: file.write(content))
         return manifest.pointer(), moved

@@ -11,8 +11,8 @@ from pathlib import Path
 from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.holder import Record, describe, from_bytes, has_ended
 from speedtronic.checkpoint.local_storage import LocalStorage
-from speedtronic.checkpoint.storage import Storage, read_bytes
-from speedtronic.errors import StorageError
+from speedtronic.checkpoint.storage import Storage, read_record
+from speedtronic.errors import CheckpointError
 
 LOCKS = Path("/proc/locks")
 
@@ -33,8 +33,8 @@ def trainer(storage: Storage) -> str:
 
 def _record(storage: Storage) -> Record:
     try:
-        return from_bytes(read_bytes(storage, layout.LOCK))
-    except StorageError:
+        return from_bytes(read_record(storage, layout.LOCK))
+    except CheckpointError:
         return {}
 
 

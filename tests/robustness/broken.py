@@ -6,6 +6,7 @@ from unittest import mock
 from speedtronic.checkpoint import Checkpoint, CheckpointStore, Pointer, layout, reading
 from speedtronic.checkpoint.storage import Storage
 from tests.robustness.invariants import MakeStore
+from tests.robustness.stage import FIRST_SAVES, real_store
 
 
 class _Over:
@@ -52,7 +53,7 @@ class PruneBeforePointer(CheckpointStore):
     """What retention will delete once the save is committed, this one deletes before."""
 
     def __init__(self, storage: Storage, *, keep_last: int) -> None:
-        super().__init__(storage, keep_last=keep_last)
+        super().__init__(storage, keep_last=keep_last, first_saves=FIRST_SAVES)
         self._disk, self._count = storage, keep_last
 
     def save(self, state: dict[str, Any]) -> Pointer:
@@ -74,7 +75,7 @@ class DigestNotChecked(CheckpointStore):
 
 def over(storage: type[_Over]) -> MakeStore:
     """The real store on such a storage."""
-    return lambda below, *, keep_last: CheckpointStore(storage(below), keep_last=keep_last)  # type: ignore[arg-type]
+    return lambda below, *, keep_last: real_store(storage(below), keep_last=keep_last)  # type: ignore[arg-type]
 
 
 BROKEN: dict[str, MakeStore] = {

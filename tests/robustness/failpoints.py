@@ -78,6 +78,9 @@ class Failpoints:
     def list(self, folder: str = "") -> list[str]:
         return self._do("list", folder, lambda: self._below.list(folder))
 
+    def entries(self, folder: str = "") -> dict[str, str]:
+        return self._do("list", folder, lambda: self._below.entries(folder))
+
     def exists(self, name: str) -> bool:
         return self._do("exists", name, lambda: self._below.exists(name))
 

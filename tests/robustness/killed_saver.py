@@ -16,10 +16,9 @@ from pathlib import Path
 
 import torch
 
-from speedtronic.checkpoint import CheckpointStore
 from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.checkpoint.writer import CheckpointWriter
-from tests.robustness.stage import state_at
+from tests.robustness.stage import real_store, state_at
 
 
 def tell(line: str) -> None:
@@ -29,7 +28,7 @@ def tell(line: str) -> None:
 
 def save_for_ever(root: Path, keep_last: int, *, background: bool) -> None:
     """Resume, then save every second step, saying so of each once it is durable."""
-    store = CheckpointStore(LocalStorage(root), keep_last=keep_last)
+    store = real_store(LocalStorage(root), keep_last=keep_last)
     checkpoint = store.select()
     step = checkpoint.manifest.step if checkpoint else 0
     writer = CheckpointWriter(

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
+from speedtronic.checkpoint.storage import FILE
 from speedtronic.errors import StorageError
 from tests.robustness.failpoints import AT, Failpoints
 
@@ -89,6 +90,9 @@ class Disk:
 
     def list(self, folder: str = "") -> list[str]:
         return [name.rpartition("/")[2] for name in self._names if _folder(name) == folder]
+
+    def entries(self, folder: str = "") -> dict[str, str]:
+        return dict.fromkeys(self.list(folder), FILE)
 
     def exists(self, name: str) -> bool:
         return name in self._names or any(_folder(other) == name for other in self._names)

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Iterable
 
-from speedtronic.checkpoint import CheckpointStore, layout, survey
+from speedtronic.checkpoint import layout, survey
 from speedtronic.errors import LegacyStoreError
 from tests.robustness.invariants import MakeStore, Oracle, violations
 from tests.robustness.model import Disk
 from tests.robustness.scenarios import Scenario, runs
-from tests.robustness.stage import saved_at, state_at
+from tests.robustness.stage import real_store, saved_at, state_at
 from tests.robustness.sweeps import Sweep, Tally
 
 PAGE = 4096
@@ -36,7 +36,7 @@ class Rot:
         make_store: of what kind of store.
     """
 
-    def __init__(self, make_store: MakeStore = CheckpointStore) -> None:
+    def __init__(self, make_store: MakeStore = real_store) -> None:
         self._make_store = make_store
         self._good = _saved(2, 4, 6)
         self._alone = {name: data for name, data in _saved(2).items() if name.endswith(".pt")}

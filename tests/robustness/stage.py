@@ -8,11 +8,14 @@ import torch
 from speedtronic.checkpoint import CheckpointStore
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.records import Pointer
+from speedtronic.checkpoint.storage import Storage
 from speedtronic.checkpoint.writer import CheckpointWriter
 from speedtronic.errors import StorageError
 from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.failpoints import Failpoints
 from tests.robustness.invariants import MakeStore, Oracle, Place, Saved
+
+FIRST_SAVES = (2,)
 
 
 def state_at(step: int, fill: float = 0.0) -> dict[str, Any]:
@@ -27,6 +30,11 @@ def state_at(step: int, fill: float = 0.0) -> dict[str, Any]:
         "skipped_updates": 0,
         "loss": 1.5,
     }
+
+
+def real_store(storage: Storage, *, keep_last: int) -> CheckpointStore:
+    """The store of a run that saves at every second step."""
+    return CheckpointStore(storage, keep_last=keep_last, first_saves=FIRST_SAVES)
 
 
 @lru_cache(maxsize=4096)

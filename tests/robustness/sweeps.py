@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from speedtronic.checkpoint import CheckpointStore
 from speedtronic.errors import CheckpointError
 from tests.robustness.failpoints import (
     KILLED_AFTER,
@@ -17,7 +16,7 @@ from tests.robustness.failpoints import (
 from tests.robustness.invariants import MakeStore, Oracle, Place, violations
 from tests.robustness.model import Disk
 from tests.robustness.scenarios import Scenario
-from tests.robustness.stage import Stage, state_at
+from tests.robustness.stage import Stage, real_store, state_at
 
 KILLS = (KILLED_BEFORE, KILLED_AFTER, SHORT_KILLED)
 MANY = 40  # names, more than crashes in a row leave before a save comes through and cleans up
@@ -62,7 +61,7 @@ class Sweep:
     def __init__(
         self,
         scenario: Scenario,
-        make_store: MakeStore = CheckpointStore,
+        make_store: MakeStore = real_store,
         place: Callable[[], Place] = Disk,
     ) -> None:
         self._scenario = scenario

@@ -32,7 +32,8 @@ def state_at(step: int, fill: float | None = None) -> dict[str, Any]:
 
 
 def open_store(root: Path, keep_last: int | None = None) -> CheckpointStore:
-    return CheckpointStore(open_storage(str(root)), keep_last=keep_last)
+    """Of a run that saves at every second step."""
+    return CheckpointStore(open_storage(str(root)), keep_last=keep_last, first_saves=(2,))
 
 
 def selected_step(root: Path) -> int:

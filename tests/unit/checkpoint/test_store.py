@@ -9,7 +9,9 @@ import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage, survey
 from speedtronic.checkpoint.digest import state_digest
+from speedtronic.checkpoint.quarantine import quarantined
 from speedtronic.checkpoint.records import Manifest
+from speedtronic.checkpoint.repair import CUT_SHORT
 from speedtronic.checkpoint.verify import read_pointer
 from speedtronic.errors import (
     LegacyStoreError,
@@ -326,7 +328,12 @@ def test_a_first_save_cut_short_is_a_fresh_start(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     for name in ("latest.json", manifest(2)):
         (tmp_path / name).unlink()
+    cut_short = (tmp_path / payload(2)).read_bytes()
     assert open_store(tmp_path).select() is None
+    assert names(tmp_path) == ["quarantine"]
+    assert (tmp_path / "quarantine" / payload(2)).read_bytes() == cut_short
+    [entry] = quarantined(open_storage(str(tmp_path)))
+    assert entry.reason == CUT_SHORT
     saved(tmp_path, 2)
     assert selected_step(tmp_path) == 2
 
@@ -424,19 +431,14 @@ def test_a_payload_of_another_step_is_refused(tmp_path: Path) -> None:
     assert note["reason"] == "payload holds step 2, expected 4"
 
 
-@pytest.mark.parametrize("name", [payload(4), manifest(4), "latest.json"])
-def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
+def test_a_pointer_that_is_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     root, outside = tmp_path / "store", tmp_path / "outside"
     saved(root, 2, 4)
-    (root / name).rename(outside)
-    (root / name).symlink_to(outside)
+    (root / "latest.json").rename(outside)
+    (root / "latest.json").symlink_to(outside)
     before = outside.read_bytes()
-    assert selected_step(root) == (4 if name == "latest.json" else 2)
-    assert outside.read_bytes() == before
-    store = open_store(root)
-    store.select()
-    store.save(state_at(4))
-    assert not (root / name).is_symlink()
+    assert selected_step(root) == 4
+    assert not (root / "latest.json").is_symlink()
     assert outside.read_bytes() == before
 
 
