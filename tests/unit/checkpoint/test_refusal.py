@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_lock, open_storage, survey
+from speedtronic.checkpoint.lock import holder
 from speedtronic.checkpoint.pins import pin, pinned
 from speedtronic.checkpoint.verify import candidates
 from speedtronic.errors import (
@@ -19,6 +20,7 @@ from speedtronic.errors import (
 )
 from speedtronic.recovery.newest import load_newest
 from speedtronic.recovery.rollback import roll_back
+from speedtronic.recovery.trained import trainer
 from tests.tiny import Tree
 from tests.unit.checkpoint.states import open_store, selected_step, state_at
 
@@ -258,3 +260,56 @@ def test_a_file_with_a_similar_name_is_no_checkpoint(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     assert list(candidates(open_storage(str(tmp_path)))) == []
     assert open_store(tmp_path).select() is None
+
+
+# --- records of absurd size ---
+
+
+@pytest.fixture
+def with_huge(tmp_path: Path) -> Callable[[str], Path]:
+    """A store of steps 2 and 4 in which one file has 300 GB, all zeros."""
+
+    def make(name: str) -> Path:
+        save(tmp_path, 2, 4)
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 300 * 2**30)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("name", [layout.manifest_name(4), layout.POINTER])
+def test_a_record_of_absurd_size_is_damage_with_a_name(
+    with_huge: Callable[[str], Path], name: str
+) -> None:
+    root = with_huge(name)
+    found = survey(open_storage(str(root)))
+    reason = found.checkpoints[0].reason or found.pointer_problem
+    assert reason.startswith(f"{name} has 322122547200 bytes, expected at most 16777216")
+    assert selected_step(root) == (2 if name.startswith("step") else 4)
+    kept = root / "quarantine" / name
+    assert kept.stat().st_size == 300 * 2**30
+    assert not (root / name).exists() or (root / name).stat().st_size < 10_000
+
+
+def test_a_pin_of_absurd_size_holds(with_huge: Callable[[str], Path]) -> None:
+    root = with_huge(layout.pin_name(4))
+    assert pinned(open_storage(str(root))) == {4: "unknown"}
+
+
+def test_a_lock_of_absurd_size_names_nobody(with_huge: Callable[[str], Path]) -> None:
+    root = with_huge(".lock")
+    assert holder(root) == {}
+    assert trainer(open_storage(str(root))) == ""
+    lock = open_lock(open_storage(str(root)))
+    lock.acquire()
+    lock.release()
+
+
+def test_a_reason_of_absurd_size_cannot_be_read(with_huge: Callable[[str], Path]) -> None:
+    root = with_huge(layout.manifest_name(4))
+    selected_step(root)
+    note = root / "quarantine" / f"{layout.payload_name(4)}.reason.json"
+    os.truncate(note, 300 * 2**30)
+    reasons = [entry.reason for entry in survey(open_storage(str(root))).quarantine]
+    assert f"{note.name} cannot be read" in reasons
