@@ -4,8 +4,8 @@
 
 The run has dropout, a shuffle, accumulation, validation and saves in the background; each process
 has 0 or 2 loader workers, whichever the seed says. A fifth of the kills (SIGKILL) come at a random
-moment while a process starts, the others at a random moment of training. It must end as the run that
-nobody disturbed: the same state digest, the same tensors, the same metrics file. Lines of
+moment while a process starts, the others at a random moment of training. It must end as the run
+that nobody disturbed: the same state digest, the same tensors, the same metrics file. Lines of
 `checkpoint_saved` are left out of that, as they tell when a process heard of a save, and so is how
 fast it was.
 """
