@@ -43,7 +43,13 @@ class Ways:
         self._file = folder / "torch.pt"
         store = CheckpointStore(open_storage(str(folder / "store")), keep_last=1)
         self.saver = Saver(
-            store, about={}, pointer=None, metrics=None, tell=lambda *_: None, background=True
+            store,
+            about={},
+            check_finite=self._parts.check_finite,
+            pointer=None,
+            metrics=None,
+            tell=lambda *_: None,
+            background=True,
         )
         self.trainers = {
             "without": self._trainer(self._parts),

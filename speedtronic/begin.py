@@ -19,7 +19,8 @@ from speedtronic.environment import environment_changes
 from speedtronic.errors import CheckpointError, ConfigError, CorruptError, UsageError
 from speedtronic.legacy import payload
 from speedtronic.legacy.take_up import take_up
-from speedtronic.training.state import TrainState, load_weights, refuse_unfit
+from speedtronic.training.state import TrainState
+from speedtronic.training.weights import load_weights, refuse_unfit
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def begin(
         directory, step = start.fork_from
         checkpoint = CheckpointStore(open_storage(directory), keep_last=None).load_step(step)
     elif start.init_from is not None:
-        load_weights(state.model, read_weights(start.init_from))
+        load_weights(state.model, read_weights(start.init_from), exact=False)
         beginning.record(0, init_from=Path(start.init_from).name)
         logger.info("starting at step 0 with the weights of %s", start.init_from)
     elif start.resume:
@@ -143,7 +144,9 @@ def _restore(
     beginning: Beginning,
 ) -> None:
     saved = checkpoint.state
-    refuse_unfit(state.model, saved["model"])  # a shape says more than the key it comes from
+    replaced = saved.get("module_state", {}).get("replaced")
+    # First, for a shape says more than the key it comes from.
+    refuse_unfit(state.model, saved["model"], replaced=replaced)
     changes = check_drift(
         saved["config"],
         config,

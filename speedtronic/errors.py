@@ -6,6 +6,7 @@ SpeedtronicError
 │   ├── DataError                     text or data set that cannot be trained on
 │   ├── DeviceError                   a device that is not there
 │   ├── OutputDirError (OSError)      a directory that cannot be written
+│   ├── UnsavableError (TypeError)    what no checkpoint can hold
 │   ├── RunExistsError                a fresh run where a run already lives
 │   └── DriftError                    a configuration that is not the run's
 ├── CheckpointError                 the command line exits with 1
@@ -47,6 +48,10 @@ class DeviceError(UsageError):
 
 class OutputDirError(UsageError, OSError):
     """The output directory cannot be created or written."""
+
+
+class UnsavableError(UsageError, TypeError):
+    """The training state holds something that no checkpoint can; the message names it."""
 
 
 class RunExistsError(UsageError):

@@ -10,9 +10,12 @@ from speedtronic.data import BatchLoader, build_loader, validation_batches
 from speedtronic.environment import describe_environment
 from speedtronic.errors import ConfigError
 from speedtronic.model import build_model
+from speedtronic.model.made import refuse_lazy, settle_modes
+from speedtronic.training.finite import FiniteCheck
 from speedtronic.training.optim import Schedule, build_optimizer
 from speedtronic.training.precision import Precision, resolve_device, resolve_precision
 from speedtronic.training.rng import seed_all
+from speedtronic.training.savable import refuse_unsavable
 from speedtronic.training.state import TrainState
 from speedtronic.training.validation import Validation
 
@@ -25,6 +28,7 @@ class Parts:
         precision: number format, and the device.
         loader: of the training data.
         state: model, optimizer, schedule and counters.
+        check_finite: looks at the model before each save.
         validation: what to evaluate and when, if anything.
         data_fingerprint: of the training data.
         environment: what the numbers depend on besides.
@@ -33,6 +37,7 @@ class Parts:
     precision: Precision
     loader: BatchLoader
     state: TrainState
+    check_finite: FiniteCheck
     validation: Validation | None
     data_fingerprint: str
     environment: dict[str, Any]
@@ -49,10 +54,12 @@ def build_parts(config: SpeedtronicConfig) -> Parts:
     loader = build_loader(config, pin_memory=device.type == "cuda")
     every_steps = config.validation.every_steps
     validation = every_steps and Validation(every_steps, validation_batches(config))
+    state = _build_state(config, precision, loader)
     return Parts(
         precision=precision,
         loader=loader,
-        state=_build_state(config, precision, loader),
+        state=state,
+        check_finite=FiniteCheck(state.model),
         validation=validation or None,
         data_fingerprint=loader.fingerprint(),
         environment=describe_environment(device, precision=precision.mode, compiled=config.compile),
@@ -63,7 +70,12 @@ def _build_state(
     config: SpeedtronicConfig, precision: Precision, loader: BatchLoader
 ) -> TrainState:
     seed_all(config.run.seed)
-    model = build_model(config.model).to(precision.device).train()
+    model = build_model(config.model)
+    refuse_lazy(config.model.name, model)
+    model.to(precision.device)
+    settle_modes(model)
+    if config.checkpoint.enabled:
+        refuse_unsavable(model)
     if config.gradient_checkpointing:
         _checkpoint_gradients(model)
     optimizer = build_optimizer(model, config)

@@ -23,7 +23,7 @@ def plot_losses(
         runs: name -> `train_step` events, each with `step` and `loss`.
         marks: name of a run -> steps to mark on its curve.
         marked: what happened there, in a word or two.
-        validation: `validation` events, each with `step` and `val_loss`.
+        validation: `validation` events, each with `step` and `val_loss`, which may be None.
         title: above the picture.
     """
     import matplotlib as mpl  # over half a second to import, and wanted at the end only
@@ -44,8 +44,9 @@ def plot_losses(
             axes.plot(*zip(*at, strict=True), "x", color="black", ms=9, mew=2, label=marked)
             for step, _ in at:
                 axes.axvline(step, color="black", lw=0.6, ls=":")
-    if validation:
-        axes.plot(*_thinned(validation, "val_loss"), "o-", color="#2e7d4f", ms=3, label="held-out")
+    measured = [event for event in validation if event["val_loss"] is not None]
+    if measured:
+        axes.plot(*_thinned(measured, "val_loss"), "o-", color="#2e7d4f", ms=3, label="held-out")
     axes.set(xlabel="step", ylabel="loss", title=title)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.2)

@@ -68,6 +68,7 @@ class Runtime:
             self._saver = Saver(
                 store,
                 about=about,
+                check_finite=parts.check_finite,
                 pointer=beginning.pointer,
                 metrics=self._metrics,
                 tell=self._tell_of_save,

@@ -5,7 +5,7 @@ from typing import Any
 
 from speedtronic.checkpoint import CheckpointStore, Pointer
 from speedtronic.checkpoint.writer import CheckpointWriter, Saved
-from speedtronic.training.finite import refuse_non_finite
+from speedtronic.training.finite import FiniteCheck
 from speedtronic.training.metrics import JsonLines
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -20,6 +20,7 @@ class Saver:
     Args:
         store: where to.
         about: what every checkpoint carries besides the state.
+        check_finite: raises where the model of a state became NaN or infinite.
         pointer: the newest checkpoint so far.
         metrics: the file of metrics, if there is one.
         tell: called as (event, payload) in the caller's thread, some time after each commit.
@@ -35,6 +36,7 @@ class Saver:
         store: CheckpointStore,
         *,
         about: Mapping[str, Any],
+        check_finite: FiniteCheck,
         pointer: Pointer | None,
         metrics: JsonLines | None,
         tell: Tell,
@@ -42,6 +44,7 @@ class Saver:
     ) -> None:
         self._store = store
         self._about = about
+        self._check_finite = check_finite
         self._metrics = metrics
         self._tell = tell
         self._writer = CheckpointWriter(self._commit, background=background)
@@ -72,7 +75,7 @@ class Saver:
 
     def _commit(self, state: dict[str, Any]) -> tuple[Pointer, int]:
         """In the writer's thread."""
-        refuse_non_finite(state["model"], step=state["step"], loss=state["loss"])
+        self._check_finite(state["model"], step=state["step"], loss=state["loss"])
         if self._metrics:
             self._metrics.sync()
         pointer = self._store.save(state)

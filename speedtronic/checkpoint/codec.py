@@ -17,7 +17,7 @@ import torch
 
 from speedtronic.checkpoint.digest import DigestingWriter
 from speedtronic.checkpoint.reading import Payload
-from speedtronic.errors import CorruptError
+from speedtronic.errors import CorruptError, UnsavableError
 
 # How torch says it, in whatever class of exception.
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "bad_alloc")
@@ -30,7 +30,7 @@ def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
         The digest of the bytes written, and their number.
 
     Raises:
-        TypeError: something in it would not load again with `weights_only`; nothing was written.
+        UnsavableError: not all of it would load again with `weights_only`; nothing was written.
     """
     assert sys.byteorder == "little", "a payload is little-endian"
     _refuse_unloadable(state, "")
@@ -93,14 +93,15 @@ def _without_crc32() -> Iterator[None]:
 
 # Subclasses, such as torch's own TorchVersion of str, are pickled by name and refused on loading.
 _PLAIN = (dict, OrderedDict, list, tuple, str, int, float, bool, type(None))
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _refuse_unloadable(value: Any, path: str) -> None:
-    if isinstance(value, torch.Tensor):
+    if type(value) in _TENSORS:
         return
     if type(value) not in _PLAIN:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(f"{path or 'the state'}: a checkpoint cannot hold a {kind}")
+        raise UnsavableError(f"{path or 'the state'}: a checkpoint cannot hold a {kind}")
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         items = value.items()
@@ -108,5 +109,5 @@ def _refuse_unloadable(value: Any, path: str) -> None:
         items = enumerate(value)
     for key, item in items:
         if type(key) not in _PLAIN:
-            raise TypeError(f"{path}: a checkpoint cannot hold a key {key!r}")
+            raise UnsavableError(f"{path}: a checkpoint cannot hold a key {key!r}")
         _refuse_unloadable(item, f"{path}/{key}")

@@ -10,8 +10,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 import xxhash
+
+from speedtronic.errors import UnsavableError
 
 # The keys of a checkpoint that determine the rest of the run.
 STATE_KEYS = (
@@ -28,6 +31,9 @@ STATE_KEYS = (
     "skipped_updates",
     "coordinator",
 )
+# The same, of those that only some runs have; a state without one has the digest that it had
+# before there was such a key.
+OPTIONAL_STATE_KEYS = ("module_state",)
 
 
 class DigestingWriter:
@@ -64,18 +70,24 @@ def state_digest(state: Mapping[str, Any]) -> str:
     Tensors may be on any device; tied tensors count under every name. The data position is its
     counters; the private state of a user's own data source (`data/source`) is left out.
     """
-    parts = {key: state.get(key) for key in STATE_KEYS}
-    if isinstance(parts["data"], Mapping):
-        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
-    leaves = sorted(_leaves(parts, ""), key=lambda leaf: leaf[0])
+    leaves = sorted(_leaves(determining(state), ""), key=lambda leaf: leaf[0])
     hasher = xxhash.xxh3_128()
     for path, value in leaves:
-        kind, content = _encoded(path, value)
+        kind, content = encoded(path, value)
         header = f"{path}\0{kind}\0".encode()
         hasher.update(struct.pack("<qq", len(header), memoryview(content).nbytes))
         hasher.update(header)
         hasher.update(content)
     return f"state1:{hasher.hexdigest()}"
+
+
+def determining(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a checkpoint that determines the rest of the run."""
+    parts = {key: state.get(key) for key in STATE_KEYS}
+    parts |= {key: state[key] for key in OPTIONAL_STATE_KEYS if state.get(key)}
+    if isinstance(parts["data"], Mapping):
+        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
+    return parts
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -91,12 +103,48 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _encoded(path: str, value: Any) -> tuple[str, Any]:
+def encoded(path: str, value: Any) -> tuple[str, Any]:
+    """What a leaf is and its bytes; two leaves are the same if and only if both are.
+
+    Raises:
+        UnsavableError: the digest knows no such value.
+    """
     if isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        return f"{value.dtype}{list(value.shape)}", flat.view(torch.uint8).numpy()
+        try:
+            return _encoded_tensor(value.detach().cpu())
+        except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+            kind = f"{type(value).__qualname__} on {value.device}"
+            raise UnsavableError(f"{path}: a checkpoint cannot hold this {kind}: {error}") from None
     if value is None or isinstance(value, bool | int | str):
         return type(value).__name__, repr(value).encode()
     if isinstance(value, float):
         return "float", struct.pack("<d", value)
-    raise TypeError(f"{path}: a checkpoint cannot hold a {type(value).__name__}")
+    raise UnsavableError(f"{path}: a checkpoint cannot hold a {type(value).__name__}")
+
+
+def _encoded_tensor(value: torch.Tensor) -> tuple[str, Any]:
+    kind = f"{value.dtype}{list(value.shape)}"
+    if value.is_quantized:
+        parts = [value.int_repr()]
+        if value.qscheme() == torch.per_tensor_affine:
+            kind += f" scale {value.q_scale()!r} zero point {value.q_zero_point()}"
+        else:
+            parts += [value.q_per_channel_scales(), value.q_per_channel_zero_points()]
+            kind += f" per channel {value.q_per_channel_axis()}"
+    elif value.layout == torch.strided:
+        return kind, _bytes(value)
+    elif value.layout == torch.sparse_coo:
+        parts = [value._indices(), value._values()]
+        kind += f" {value.layout} coalesced {value.is_coalesced()} of {value._nnz()}"
+    else:
+        rows = value.layout in (torch.sparse_csr, torch.sparse_bsr)
+        outer = value.crow_indices() if rows else value.ccol_indices()
+        inner = value.col_indices() if rows else value.row_indices()
+        parts = [outer, inner, value.values()]
+        kind += f" {value.layout} of {list(value.values().shape)}"
+    return kind, np.concatenate([_bytes(part) for part in parts])
+
+
+def _bytes(value: torch.Tensor) -> Any:
+    whole = value.resolve_conj().resolve_neg().contiguous()
+    return whole.reshape(-1).view(torch.uint8).numpy()

@@ -53,8 +53,9 @@ class HostBuffers:
         return value
 
     def _tensor(self, tensor: Tensor, copied: dict[int, UntypedStorage]) -> Tensor:
-        if type(tensor) is not Tensor or tensor.layout != torch.strided:
-            return tensor.clone().cpu()
+        odd = tensor.layout != torch.strided or tensor.is_quantized
+        if odd or type(tensor) is not Tensor or tensor.is_conj() or tensor.is_neg():
+            return tensor.clone().cpu().resolve_conj().resolve_neg()
         source = tensor.untyped_storage()
         storage = copied.get(source._cdata)
         if storage is None:

@@ -12,7 +12,8 @@ from torch import nn
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError, CorruptError, RestoreError
 from speedtronic.legacy.config import translate
-from speedtronic.training.state import TrainState, refuse_unfit
+from speedtronic.training.state import TrainState
+from speedtronic.training.weights import refuse_unfit
 
 State = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from speedtronic.checkpoint.digest import STATE_KEYS
+from speedtronic.checkpoint.digest import determining, encoded
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Difference:
 
 def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Difference | None:
     """Compare what determines the rest of a run, as `state_digest` does, value by value."""
-    ours, theirs = dict(_leaves(_relevant(found), "")), dict(_leaves(_relevant(expected), ""))
+    ours, theirs = dict(_leaves(determining(found), "")), dict(_leaves(determining(expected), ""))
     paths = sorted({*ours, *theirs})
     differing = [path for path in paths if not _same(ours.get(path, ...), theirs.get(path, ...))]
     if not differing:
@@ -46,13 +46,6 @@ def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Differe
     path = next(tensors, differing[0])
     a, b = ours.get(path, ...), theirs.get(path, ...)
     return Difference(path, _show(a), _show(b), _max_abs(a, b), len(differing), len(paths))
-
-
-def _relevant(state: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {key: state.get(key) for key in STATE_KEYS}
-    if isinstance(parts["data"], Mapping):
-        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
-    return parts
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -69,20 +62,22 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        if (a.dtype, a.shape) != (b.dtype, b.shape):
-            return False
         # By their bytes: NaN is NaN here, and 0 is not -0.
-        x, y = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
-        return torch.equal(x, y)
+        (kind, x), (other, y) = encoded("", a), encoded("", b)
+        return kind == other and bool((x == y).all())
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
 def _max_abs(a: Any, b: Any) -> float | None:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return None
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
+    plain = a.layout == b.layout == torch.strided and not a.is_quantized and not a.is_complex()
+    if not plain or (a.dtype, a.shape) != (b.dtype, b.shape):
         return None
-    return float((a.double() - b.double()).abs().max())  # not empty, for they differ
+    try:
+        return float((a.double() - b.double()).abs().max())  # not empty, for they differ
+    except NotImplementedError:  # a type that torch cannot compute with
+        return None
 
 
 def _show(value: Any) -> str:

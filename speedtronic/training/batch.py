@@ -27,10 +27,16 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
+def has_labels(batch: Any) -> bool:
+    """Whether the batch has labels of which some may not count: integers."""
+    labels = _labels(batch)
+    return labels is not None and not labels.is_floating_point()
+
+
 def count_labels(batch: Any) -> int:
     """Labels that count, 0 without integer labels; read on the CPU, before the batch moves."""
     labels = _labels(batch)
-    if labels is None or labels.is_floating_point():
+    if labels is None or not has_labels(batch):
         return 0
     return int((labels != IGNORED_LABEL).sum())
 

@@ -1,17 +1,18 @@
 """TrainState: everything that determines the rest of a run, and its form in a checkpoint."""
 
-from collections.abc import Mapping
+import math
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from speedtronic.errors import RestoreError
+from speedtronic.training.module_state import ModuleState
 from speedtronic.training.optim import Schedule, inherit
 from speedtronic.training.rng import capture_rng, restore_rng
+from speedtronic.training.weights import load_weights, model_state
 
 FORMAT_VERSION = 1
-MAX_SHOWN = 10  # lines of a message
 
 
 class Batches(Protocol):
@@ -33,7 +34,7 @@ class TrainState:
         tokens: label tokens trained on.
         skipped_updates: updates that the gradient scaler skipped; not counted in `step`.
         loss: mean loss of the last update, known at the logging cadence and at saves.
-        val_loss: the newest validation loss; None before the first.
+        val_loss: of the newest validation; None before the first, or if it was not finite.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TrainState:
         self.loss: float | None = None
         self.val_loss: float | None = None
         self._validated_at: int | None = None
+        self._module_state = ModuleState(model)
         self._inherited: dict[str, Any] = {}  # of a run of the older package
         # The random state waits here until the first step, so that nothing done between a restore
         # (or the build of a fresh run) and training can draw from it.
@@ -67,8 +69,8 @@ class TrainState:
     def samples(self) -> int:
         return self.batches.position
 
-    def record_validation(self, val_loss: float) -> None:
-        """Take note of the validation loss at the present step."""
+    def record_validation(self, val_loss: float | None) -> None:
+        """Take note of the validation loss at the present step; None if there is no finite one."""
         self.val_loss = val_loss
         self._validated_at = self.step
 
@@ -79,11 +81,15 @@ class TrainState:
             self._waiting_rng = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of training. Tensors are live, not copies."""
+        """What a checkpoint holds of training. Tensors are live, not copies.
+
+        Raises:
+            UnsavableError: the model holds something that no checkpoint can.
+        """
         rng = self._waiting_rng if self._waiting_rng is not None else capture_rng(self.device)
-        return {
+        state = {
             "format_version": FORMAT_VERSION,
-            "model": self.model.state_dict(),
+            "model": model_state(self.model),
             "modes": {name: module.training for name, module in self.model.named_modules()},
             "optimizer": {**self.optimizer.state_dict(), **self._inherited},
             "scheduler": self.schedule.state_dict(),
@@ -99,6 +105,9 @@ class TrainState:
             "rng": rng,
             "coordinator": None,
         }
+        if module_state := self._module_state.state_dict():
+            state["module_state"] = module_state
+        return state
 
     def load_state_dict(self, state: dict[str, Any], *, other_data: bool = False) -> None:
         """Take up a checkpoint. The random state is put in place by `begin`.
@@ -120,7 +129,8 @@ class TrainState:
         self.tokens = int(state["tokens"])
         self.skipped_updates = int(state["skipped_updates"])
         self.loss = state["loss"]
-        self.val_loss = state.get("val_loss")
+        val_loss = state.get("val_loss")  # an earlier version kept what was not finite
+        self.val_loss = val_loss if val_loss is not None and math.isfinite(val_loss) else None
         self._validated_at = state.get("validated_at")
         self._waiting_rng = state["rng"]
 
@@ -140,52 +150,14 @@ class TrainState:
         if "inherited" in saved:
             self._inherited = {"inherited": saved["inherited"]}
             inherit(self.model, self.optimizer, saved["inherited"])
+            self._module_state.count_as_frozen(saved["inherited"]["frozen"])
 
     def _load_model(self, state: dict[str, Any]) -> None:
-        load_weights(self.model, state["model"])
+        module_state = state.get("module_state", {})
+        load_weights(self.model, state["model"], replaced=module_state.get("replaced"))
+        self._module_state.load_state_dict(module_state)
         modes = state["modes"]
         for name, module in self.model.named_modules():
             if name not in modes:
                 raise RestoreError(f"the checkpoint knows no module {name!r}; the model has one")
             module.training = modes[name]
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Copy parameters and buffers into the model, every one and no other.
-
-    Raises:
-        RestoreError: as `refuse_unfit`; nothing was copied.
-    """
-    refuse_unfit(model, weights)
-    model.load_state_dict(weights)
-
-
-def refuse_unfit(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Look whether the weights are those of the model, by name and shape.
-
-    Raises:
-        RestoreError: names the parameters that are missing, unknown or of another shape.
-    """
-    own = model.state_dict()
-    both = [name for name in own if name in weights]
-    lines = [
-        f"{name}: stored {_shape(weights[name])}, the model has {_shape(own[name])}"
-        for name in both
-        if _shape(own[name]) != _shape(weights[name])
-    ]
-    lines += [
-        f"{name}: missing, the model has {_shape(own[name])}" for name in own if name not in weights
-    ]
-    lines += [
-        f"{name}: not in the model, stored {_shape(weights[name])}"
-        for name in weights
-        if name not in own
-    ]
-    if lines:
-        rest = [f"... and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
-        shown = "\n  ".join(lines[:MAX_SHOWN] + rest)
-        raise RestoreError(f"the weights do not fit the model:\n  {shown}")
-
-
-def _shape(value: Any) -> str:
-    return str(list(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,5 +1,6 @@
 """The step loop. It knows no path: it is given batches, and something to call for a save."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from speedtronic.training.metrics import Hook
 from speedtronic.training.precision import Precision
 from speedtronic.training.state import TrainState
 from speedtronic.training.validation import Validation, evaluate
+
+logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 100
 
@@ -221,7 +224,15 @@ class Trainer:
 
     def _validate(self, validation: Validation) -> None:
         state = self.state
-        state.record_validation(evaluate(state.model, validation.batches(), self._precision))
+        val_loss = evaluate(state.model, validation.batches(), self._precision)
+        if not math.isfinite(val_loss):
+            logger.warning(
+                "the validation loss of step %d is %s; the step counts as not validated, and "
+                "training goes on",
+                state.step,
+                val_loss,
+            )
+        state.record_validation(val_loss if math.isfinite(val_loss) else None)
         for hook in self._hooks:
             hook.on_event("validation", {"step": state.step, "val_loss": state.val_loss})
 

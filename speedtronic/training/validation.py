@@ -1,5 +1,6 @@
 """The loss on held-out data, looked at without leaving a trace in the run."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from speedtronic.training.batch import compute_loss, count_labels, to_device
+from speedtronic.training.batch import compute_loss, count_labels, has_labels, to_device
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import capture_rng, restore_rng
 
@@ -29,7 +30,11 @@ class Validation:
 def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> float:
     """Mean loss over the labels of `batches`, in evaluation mode.
 
-    The random state and the mode of each module are afterwards what they were before.
+    The random state and the mode of each module are afterwards what they were before. A batch whose
+    labels are all ignored counts as little as it does in training.
+
+    Returns:
+        NaN if the model gave one, or if no label counts.
     """
     device = precision.device
     modes = {module: module.training for module in model.modules()}
@@ -39,6 +44,8 @@ def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> 
     try:
         for batch in batches:
             num_labels = count_labels(batch)
+            if num_labels == 0 and has_labels(batch):  # its mean over no labels would be NaN
+                continue
             with precision.autocast():
                 loss = compute_loss(model, to_device(batch, device))
             total += float(loss) * (num_labels or 1)
@@ -47,4 +54,4 @@ def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> 
         for module, training in modes.items():
             module.training = training
         restore_rng(rng, device)
-    return total / weight
+    return total / weight if weight else math.nan

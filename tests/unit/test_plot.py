@@ -25,3 +25,9 @@ def test_a_long_run_is_averaged_in_groups() -> None:
     assert len(steps) == MAX_POINTS
     assert (steps[0], losses[0]) == (2.0, (1 + 1 / 2 + 1 / 3) / 3)
     assert steps[-1] == MAX_POINTS * 3 - 1
+
+
+def test_a_validation_without_a_loss_is_left_out(tmp_path: Path) -> None:
+    validation = [{"step": 1, "val_loss": None}, {"step": 2, "val_loss": 1.0}]
+    for shown in (validation, validation[:1]):
+        plot_losses(tmp_path / "a.png", {"run": events(3)}, marks={}, title="t", validation=shown)
