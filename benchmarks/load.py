@@ -43,7 +43,7 @@ def main() -> bool:
         folder = Path(name)
         storage = open_storage(str(folder / "store"))
         state = build_state(folder / "run", d_model=512, n_layer=10).state_dict()
-        pointer = CheckpointStore(storage, keep_last=1).save({**state, "step": 1})
+        pointer = CheckpointStore(storage, keep_last=1).save({**state, "config": {}})
         del state
         path = folder / "store" / pointer.file
 

@@ -32,6 +32,8 @@ def build_state(output_dir: Path, *, d_model: int, n_layer: int) -> TrainState:
         parameter.grad = torch.full_like(parameter, 1e-3)
     state.optimizer.step()
     state.optimizer.zero_grad()
+    state.schedule.step()
+    state.step = state.batches.position = 1
     return state
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from speedtronic.checkpoint import open_storage
+from speedtronic.checkpoint import Manifest, open_storage
+from speedtronic.checkpoint.agreement import disagreements
 from speedtronic.checkpoint.codec import OUT_OF_MEMORY
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.verify import Candidate
@@ -50,8 +51,8 @@ def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
     try:
         manifest = candidate.manifest
         with _limited(COPIES * manifest.payload.size_bytes + spare_bytes):
-            state = candidate.load()
-            facts = _facts(state)
+            state = candidate.load_unjudged()
+            facts = _facts(manifest, state)
     except CorruptError as error:
         return {"corrupt": str(error)}
     except UnsupportedFormatError as error:
@@ -96,24 +97,20 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _facts(state: dict[str, Any]) -> dict[str, Any]:
-    """What the checks need to know of a payload; small, and whatever it holds."""
-    data = state.get("data")
-    position = dict(data) if isinstance(data, Mapping) else {}
-    source = position.pop("source", None)
-    scheduler = state.get("scheduler")
+def _facts(manifest: Manifest, state: dict[str, Any]) -> dict[str, Any]:
+    """What the checks need to know of a payload; small."""
+    data = state["data"]
+    position = {key: x for key, x in data.items() if isinstance(x, str | int | float | None)}
     with ThreadPoolExecutor(1) as other:  # both let go of the interpreter for each large tensor
         digesting = other.submit(_state_digest, state)
         not_finite = _not_finite(state)
         identity = digesting.result()
     return {
-        **{key: state.get(key) for key in ("step", "samples", "tokens", "skipped_updates", "loss")},
-        "scheduler_step": scheduler.get("last_epoch") if isinstance(scheduler, Mapping) else None,
-        "optimizer_steps": sorted({float(x) for x in _steps(state.get("optimizer"))}),
-        "missing": [key for key in ("model", "optimizer", "rng", "data") if key not in state],
-        "data": {**position, "own_state": source is not None},
+        **{key: state[key] for key in ("step", "samples", "tokens")},
+        "disagreements": disagreements(manifest, state),
+        "data": {**position, "own_state": data.get("source") is not None},
         "data_fingerprint": state.get("data_fingerprint"),
-        "config": state.get("config") or {},
+        "config": state["config"],
         "history": state.get("history") or [],
         "not_finite": not_finite,
         "state_digest": identity,
@@ -125,19 +122,6 @@ def _state_digest(state: dict[str, Any]) -> str:
         return state_digest(state)
     except TypeError as error:  # it holds what no checkpoint does
         return str(error)
-
-
-def _steps(value: Any) -> Iterator[float]:
-    """Every `step` in an optimizer's state: how many updates it has made of a parameter."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if key == "step" and isinstance(item, int | float | torch.Tensor):
-                yield float(item)
-            else:
-                yield from _steps(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _steps(item)
 
 
 def _not_finite(state: Mapping[str, Any]) -> list[str]:

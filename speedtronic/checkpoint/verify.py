@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import Any, BinaryIO, TypeVar
 
 from speedtronic.checkpoint import codec, layout, reading
+from speedtronic.checkpoint.agreement import disagreements
+from speedtronic.checkpoint.contents import refuse_wrong_facts
 from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.storage import FILE, Storage, read_record
@@ -114,15 +116,30 @@ class Candidate:
                 raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
     def load(self) -> dict[str, Any]:
-        """The state in the payload.
+        """The state in the payload, good in every respect that can be seen without a model.
 
         Raises:
-            CorruptError: the payload is damaged, does not load safely, or is of another step.
+            CorruptError: as `load_unjudged`, or what it says of itself does not agree.
+            StorageError, UnsupportedFormatError: as `load_unjudged`.
+        """
+        state = self.load_unjudged()
+        if wrong := disagreements(self.manifest, state):
+            raise CorruptError(f"payload is damaged: {'; '.join(wrong)}")
+        return state
+
+    def load_unjudged(self) -> dict[str, Any]:
+        """The state in the payload, each fact of the right type and range.
+
+        Raises:
+            CorruptError: the payload is damaged, does not load safely, is of another step, or holds
+                a fact that is none.
             StorageError: it cannot be read here and now, which says nothing of its bytes.
+            UnsupportedFormatError: a newer version wrote it.
         """
         state = self._read(codec.load)
-        if state.get("step") != self.step:
-            raise CorruptError(f"payload holds step {state.get('step')!r}, expected {self.step}")
+        refuse_wrong_facts(state)
+        if state["step"] != self.step:
+            raise CorruptError(f"payload holds step {state['step']}, expected {self.step}")
         return state
 
 

@@ -26,11 +26,8 @@ class Facts:
     """What the checks need to know of a payload, as it says itself.
 
     Attributes:
-        step, samples, tokens, skipped_updates, loss: its counters; anything, if it is malformed.
-        scheduler_step: how many updates the schedule has seen.
-        optimizer_steps: the different numbers of updates that the optimizer made of parameters;
-            empty where it does not count.
-        missing: keys that every checkpoint has.
+        step, samples, tokens: its counters.
+        disagreements: what of it contradicts its manifest, or itself.
         data: position in the data, with `own_state`: whether the data gave a state of their own.
         data_fingerprint: of the data it was trained on.
         config, history: of the run.
@@ -39,14 +36,10 @@ class Facts:
         seconds: that loading and judging took.
     """
 
-    step: Any
-    samples: Any
-    tokens: Any
-    skipped_updates: Any
-    loss: Any
-    scheduler_step: Any
-    optimizer_steps: list[float]
-    missing: list[str]
+    step: int
+    samples: int
+    tokens: int
+    disagreements: list[str]
     data: dict[str, Any]
     data_fingerprint: str | None
     config: dict[str, Any]

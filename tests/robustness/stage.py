@@ -11,6 +11,7 @@ from speedtronic.checkpoint.records import Pointer
 from speedtronic.checkpoint.storage import Storage
 from speedtronic.checkpoint.writer import CheckpointWriter
 from speedtronic.errors import StorageError
+from tests.facts import facts_at
 from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.failpoints import Failpoints
 from tests.robustness.invariants import MakeStore, Oracle, Place, Saved
@@ -20,16 +21,7 @@ FIRST_SAVES = (2,)
 
 def state_at(step: int, fill: float = 0.0) -> dict[str, Any]:
     """The smallest state with a payload of several blocks, different for each step and `fill`."""
-    return {
-        "format_version": 1,
-        "model": {"weight": torch.full((32, 48), step + fill)},
-        "rng": {"torch": torch.arange(16, dtype=torch.uint8)},
-        "step": step,
-        "samples": step * 4,
-        "tokens": step * 64,
-        "skipped_updates": 0,
-        "loss": 1.5,
-    }
+    return {**facts_at(step), "model": {"weight": torch.full((8, 16), step + fill)}}
 
 
 def real_store(storage: Storage, *, keep_last: int) -> CheckpointStore:
