@@ -4,10 +4,8 @@ prefect deployment run recovery/drill
 prefect deployment run recovery/verification --param 'run_dirs=["runs/mine"]' --param repair=true
 """
 
-import glob
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from prefect import flow, get_run_logger, task
@@ -105,20 +103,14 @@ def look(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _runs(run_dirs: Sequence[str]) -> list[str]:
-    """The directories to look at. A person who names none is told; a schedule may find none yet.
-
-    Of what a glob matches, only runs count: `runs/*` may have other folders beside them.
-    """
+    """The directories to look at. A person who names none is told; a schedule may find none yet."""
     found: list[str] = []
     for given in run_dirs:
         try:
-            directories = expand([given])
+            found += expand([given])
         except UsageError:
             if not _scheduled():
                 raise
-            continue
-        named = given in directories or not glob.has_magic(given)
-        found += [path for path in directories if named or _holds_a_run(path)]
     if not found and not _scheduled():
         raise UsageError(f"no run in {', '.join(run_dirs) or '[]'}; name runs' output directories")
     return list(dict.fromkeys(found))
@@ -127,10 +119,6 @@ def _runs(run_dirs: Sequence[str]) -> list[str]:
 def _scheduled() -> bool:
     context = FlowRunContext.get()
     return bool(context and context.flow_run and context.flow_run.auto_scheduled)
-
-
-def _holds_a_run(path: str) -> bool:
-    return any((Path(path) / name).exists() for name in ("config.yaml", "checkpoints"))
 
 
 def _show(report: RecoveryReport, drill: str) -> None:

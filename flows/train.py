@@ -38,7 +38,8 @@ def train(
     Args:
         config: path of a YAML or JSON file, or its content.
         output_dir: instead of `run.output_dir`.
-        max_steps: absolute target step instead of `run.max_steps`; leaves the schedule alone.
+        max_steps: absolute target step instead of `run.max_steps`; leaves the schedule alone,
+            unless it is beyond the horizon of a fresh run for which none is configured.
         overrides: single keys to change, such as `{"optimizer.lr": 1e-4}`.
         allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
     """
@@ -53,6 +54,7 @@ def train(
         with ChunkWorker(
             settings,
             allow_changes=allow_changes or [],
+            target=target,
             on_log=_log_in_run,
             on_event=attempts.on_event,
         ) as worker:

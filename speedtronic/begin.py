@@ -36,6 +36,7 @@ class Start:
             takes whole.
         allow_changes: keys of the trajectory that may differ from the checkpoint's.
         schedule_max_steps: moves the schedule's horizon.
+        target: step to which the caller will train; None means `run.max_steps`.
         trust_legacy: with `resume`, take up a run of Speedtronic 2.0.
         reject: with `resume`, a step to set aside first, and why.
 
@@ -48,6 +49,7 @@ class Start:
     fork_from: tuple[str, int] | None = None
     allow_changes: Sequence[str] = ()
     schedule_max_steps: int | None = None
+    target: int | None = None
     trust_legacy: bool = False
     reject: tuple[int, str] | None = None
 
@@ -131,7 +133,7 @@ def begin(
             beginning.forked = True
             beginning.record(parent.step, forked_from=parent.run_id)
             logger.info("forked from run %s at step %d", parent.run_id, parent.step)
-    _settle_horizon(state, config, start.schedule_max_steps, checkpoint is not None, beginning)
+    _settle_horizon(state, config, start, checkpoint is not None, beginning)
     return beginning
 
 
@@ -188,12 +190,16 @@ def read_weights(file: str) -> dict[str, torch.Tensor]:
 def _settle_horizon(
     state: TrainState,
     config: SpeedtronicConfig,
-    moved_to: int | None,
+    start: Start,
     restored: bool,
     beginning: Beginning,
 ) -> None:
-    """The schedule ends where it ended when the run began, unless it is moved on purpose."""
+    """The schedule ends where it ended when the run began, unless it is moved on purpose.
+
+    A fresh run for which no end is configured ends it at its target at the earliest.
+    """
     schedule, configured = state.schedule, config.scheduler.max_steps
+    target, moved_to = start.target or config.run.max_steps, start.schedule_max_steps
     if moved_to is not None:
         if restored and schedule.max_steps != moved_to:
             beginning.record(
@@ -211,4 +217,18 @@ def _settle_horizon(
         raise ConfigError(
             f"scheduler.max_steps is {configured}, but this run's schedule ends at step "
             f"{schedule.max_steps}; set it to that or to null, or move it with --max-steps"
+        )
+    elif not restored and configured is None and target > schedule.max_steps:
+        logger.info(
+            "the schedule's horizon is the target, step %d: it is beyond run.max_steps, %d",
+            target,
+            schedule.max_steps,
+        )
+        schedule.move_horizon(target)
+    elif restored and schedule.has_floor and target > max(schedule.max_steps, state.step):
+        first = max(schedule.max_steps, state.step) + 1
+        steps = f"step {first} is" if first == target else f"steps {first} to {target} are"
+        beginning.note(
+            f"{steps} past the schedule's horizon, {schedule.max_steps}, and will be trained at "
+            f"the floor of the learning rate, {schedule.floor:g}; --max-steps {target} moves it"
         )

@@ -2,7 +2,7 @@
 
 One JSON object a line: requests come on standard input, events go to the file descriptor given.
 
-    requests  {"config": {...}, "allow_changes": [...]}  first, once
+    requests  {"config": {...}, "allow_changes": [...], "target": 240 | null}  first, once
               {"command": "restore"}                     load the newest good checkpoint
               {"command": "train", "target": 40, "pointer": {...} | null}
               either with "reject": {"step": 20, "reason": ...} | null, set aside before loading
@@ -72,12 +72,20 @@ class ChunkProcess:
     Args:
         config: of the run; it is always resumed.
         allow_changes: keys that may differ from the run's checkpoint.
+        target: step to which all chunks together train; None means `run.max_steps`.
         events: to the parent.
     """
 
-    def __init__(self, config: SpeedtronicConfig, allow_changes: list[str], events: Events) -> None:
+    def __init__(
+        self,
+        config: SpeedtronicConfig,
+        allow_changes: list[str],
+        target: int | None,
+        events: Events,
+    ) -> None:
         self._config = config
         self._allow_changes = allow_changes
+        self._target = target
         self._events = events
         self._runtime: Runtime | None = None
         self._progress: PlainProgress | None = None
@@ -138,6 +146,7 @@ class ChunkProcess:
             self._config,
             resume=True,
             allow_changes=self._allow_changes,
+            target=self._target,
             hooks=[self],
             reject=(self._reject["step"], self._reject["reason"]) if self._reject else None,
             on_step=self.on_step,
@@ -209,7 +218,7 @@ def _serve(events: Events) -> None:
     config = SpeedtronicConfig.from_dict(first["config"])
     file = logging_path(config, config.logging.file)
     configure_logging(config.logging.level, file, _LogToEvents(events))
-    process = ChunkProcess(config, first["allow_changes"], events)
+    process = ChunkProcess(config, first["allow_changes"], first["target"], events)
     try:
         for line in iter(sys.stdin.readline, ""):
             process.handle(json.loads(line))

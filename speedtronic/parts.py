@@ -1,5 +1,6 @@
 """The objects that a configuration describes, built before anything is written."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +98,21 @@ def _build_state(
 
 
 def _checkpoint_gradients(model: nn.Module) -> None:
-    hook: Any = getattr(model, "set_gradient_checkpointing", None)
-    if hook is None:
+    """Switch it on by our protocol or by Hugging Face's."""
+    ours: Any = getattr(model, "set_gradient_checkpointing", None)
+    theirs: Any = getattr(model, "gradient_checkpointing_enable", None)
+    if ours is None and theirs is None:
         raise ConfigError(
             f"gradient_checkpointing is true, but {type(model).__name__} has no method "
-            "set_gradient_checkpointing(enabled)"
+            "set_gradient_checkpointing(enabled) or gradient_checkpointing_enable()"
         )
-    hook(True)
+    try:
+        if ours is not None:
+            ours(True)
+        elif "gradient_checkpointing_kwargs" in inspect.signature(theirs).parameters:
+            # Without re-entrance, which needs inputs with gradients: LoRA's have none.
+            theirs(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            theirs()
+    except ValueError as error:  # a model of theirs that does not support it
+        raise ConfigError(f"gradient_checkpointing is true: {error}") from error

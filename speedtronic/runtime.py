@@ -31,6 +31,7 @@ def build_runtime(
     resume: bool = False,
     device: str | None = None,
     schedule_max_steps: int | None = None,
+    target: int | None = None,
     allow_changes: Sequence[str] = (),
     init_from: str | None = None,
     fork_from: tuple[str, int] | None = None,
@@ -46,6 +47,8 @@ def build_runtime(
         resume: go on from the newest good checkpoint if there is any; also `checkpoint.resume`.
         device: instead of `run.device`.
         schedule_max_steps: moves the schedule's horizon, on a resumed run too.
+        target: step to which the caller will train, instead of `run.max_steps`; a fresh run without
+            `scheduler.max_steps` ends its schedule there if that is later.
         allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
         init_from: a `.pt` of ours or a `.safetensors` file whose weights a fresh run takes.
         fork_from: another run's directory of checkpoints, and the step a fresh run starts at.
@@ -70,6 +73,7 @@ def build_runtime(
         fork_from=fork_from,
         allow_changes=allow_changes,
         schedule_max_steps=schedule_max_steps,
+        target=target,
         trust_legacy=trust_legacy,
         reject=reject,
     )
@@ -125,7 +129,8 @@ def train_from_config(
 
     Args:
         config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
-        max_steps: absolute target; leaves the schedule alone.
+        max_steps: absolute target; leaves the schedule alone, unless it is beyond the horizon of a
+            fresh run for which none is configured.
         options: as `build_runtime` takes them, such as `resume=True`.
 
     Returns:
@@ -134,7 +139,7 @@ def train_from_config(
     Raises:
         SpeedtronicError: as `build_runtime` and `Trainer.fit`.
     """
-    with build_runtime(config, **options) as runtime:
+    with build_runtime(config, target=max_steps, **options) as runtime:
         target = runtime.config.run.max_steps if max_steps is None else max_steps
         with stopping_on_signals(runtime.trainer.request_stop):
             return runtime.train(target)

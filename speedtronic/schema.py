@@ -81,8 +81,9 @@ _NOTES = {
     "less memory and repeat the same samples. One of `text_path`, `dataset` and `synthetic` says "
     "where samples come from.",
     "validation": "Give `every_steps` together with `text_path` or `dataset`, or none of them.",
-    "scheduler": "The horizon is settled when a run starts. From then on only `--max-steps` on the "
-    "command line moves it; `run.max_steps` is a target only.",
+    "scheduler": "The horizon is settled when a run starts: `max_steps` here or, if that is null, "
+    "the target or `run.max_steps`, whichever is later. From then on only `--max-steps` on the "
+    "command line moves it; a resume with a later target warns of the steps at the floor.",
     "checkpoint": "What a machine's death costs is at most `every_steps` updates.",
     "chunk": "For the Prefect flow, which trains each chunk in a process of its own.",
     "logging": "For `hooks`, see [hooks](hooks.md).",

@@ -129,6 +129,9 @@ class DataConfig(Section):
     """
     tokenizer: ObjectName | None = None
     """What turns text into token ids, by its `encode` or as a function; null means bytes."""
+    encoding_errors: Literal["strict", "replace", "skip"] = "strict"
+    """What becomes of a file that is not UTF-8, beside a tokenizer: strict refuses it, replace puts
+    U+FFFD for each wrong byte, skip leaves the file out."""
     dataset: ObjectName | None = None
     """A factory of samples: a map-style or iterable dataset, or a loader of batches."""
     dataset_args: Arguments = Field(default_factory=dict)
@@ -178,6 +181,11 @@ class DataConfig(Section):
             (
                 self.tokenizer is None or self.text_path is not None,
                 f"data.tokenizer is {self.tokenizer!r}; it is for data.text_path, which is null",
+            ),
+            (
+                self.encoding_errors == "strict" or self.tokenizer is not None,
+                f"data.encoding_errors is {self.encoding_errors!r}; it is for data.tokenizer, "
+                "which is null: without one, text is read as bytes",
             ),
             (
                 target % micro == 0,

@@ -73,11 +73,13 @@ class ChunkWorker:
         config: SpeedtronicConfig,
         *,
         allow_changes: Sequence[str] = (),
+        target: int | None = None,
         on_log: Callable[[int, str, str], None] | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._config = config
         self._allow_changes = list(allow_changes)
+        self._target = target
         self._on_log = on_log or _log_here
         self._on_event = on_event
         self._child: Child | None = None
@@ -152,8 +154,8 @@ class ChunkWorker:
         if self._child is None or self._child.has_ended:
             self._discard()
             self._child = Child()
-            config = self._config.to_dict()
-            self._child.send({"config": config, "allow_changes": self._allow_changes})
+            first = {"config": self._config.to_dict(), "allow_changes": self._allow_changes}
+            self._child.send({**first, "target": self._target})
         return self._child
 
     def _await_answer(self, child: Child) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def build_text(
         vocab_size=config.model.vocab_size,
         block_size=block_size,
         num_tokens=num_tokens,
+        encoding_errors=config.data.encoding_errors,
         key=key,
     )
 

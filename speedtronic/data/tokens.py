@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from speedtronic.data.fingerprint import describe_file, fingerprint
 from speedtronic.data.sample import Batch, Sample, as_sample, stack
 from speedtronic.errors import ConfigError, DataError
 from speedtronic.imports import import_object
+
+logger = logging.getLogger(__name__)
 
 Encode = Callable[[str], Any]
 
@@ -47,6 +51,8 @@ class TokenSource:
         vocab_size: of the model; ids are below it.
         block_size: T, tokens in a sample.
         num_tokens: use no more than the first `num_tokens` tokens.
+        encoding_errors: `strict`, `replace` or `skip`, for files that are not UTF-8. Such files in
+            Python's standard library, inputs of its tests, are left out by `strict` too.
         key: of the configuration, for messages.
 
     Raises:
@@ -62,6 +68,7 @@ class TokenSource:
         vocab_size: int,
         block_size: int,
         num_tokens: int | None = None,
+        encoding_errors: str = "strict",
         key: str = "data.text_path",
     ) -> None:
         self._files = list(files)
@@ -72,7 +79,11 @@ class TokenSource:
         for file in files:
             if num_tokens is not None and num_found >= num_tokens:
                 break
-            pieces.append(_encode(file, encode, vocab_size).astype(dtype))
+            text = _read(file, encoding_errors)
+            if text is None:
+                logger.warning("%s: %s is left out: it is not UTF-8", key, file)
+                continue
+            pieces.append(_encode(file, text, encode, vocab_size).astype(dtype))
             num_found += len(pieces[-1])
         self.tokens = np.concatenate(pieces)[:num_tokens]
         if len(self) < 1:
@@ -104,14 +115,27 @@ class TokenSource:
         )
 
 
-def _encode(path: Path, encode: Encode, vocab_size: int) -> np.ndarray:
-    """The ids of one file, any integer type (N,), all in [0, vocab_size)."""
+def _read(path: Path, encoding_errors: str) -> str | None:
+    """The text of a file; None if it is not UTF-8 and to be left out."""
     try:
-        ids = encode(path.read_bytes().decode())
-    except UnicodeDecodeError as error:
-        raise DataError(f"text is not UTF-8: {path}: byte {error.start}: {error.reason}") from error
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"text cannot be read: {path}: {error}") from error
+    try:
+        return content.decode(errors="replace" if encoding_errors == "replace" else "strict")
+    except UnicodeDecodeError as error:
+        if encoding_errors == "skip" or path.is_relative_to(sysconfig.get_path("stdlib")):
+            return None
+        raise DataError(
+            f"text is not UTF-8: {path}: byte {error.start}: {error.reason}; "
+            "data.encoding_errors: replace or skip goes on without it"
+        ) from error
+
+
+def _encode(path: Path, text: str, encode: Encode, vocab_size: int) -> np.ndarray:
+    """The ids of one file, any integer type (N,), all in [0, vocab_size)."""
+    try:
+        ids = encode(text)
     except Exception as error:
         raise DataError(
             f"data.tokenizer failed on {path}: {type(error).__name__}: {error}"

@@ -4,16 +4,18 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from speedtronic.checkpoint import layout
 from speedtronic.errors import UsageError
 
 
 def expand(run_dirs: Sequence[str]) -> list[str]:
     """The directories that paths and globs name, each once, those of a glob sorted.
 
-    What is there under exactly the name given is no glob, whatever characters it has.
+    What is there under exactly the name given is no glob, whatever characters it has. Of what a
+    glob matches only runs count: `runs/*` may have files and other folders beside them.
 
     Raises:
-        UsageError: a glob that matches no directory, or a path that is none.
+        UsageError: a glob that matches no run, or a path that is no directory.
     """
     found: list[str] = []
     for given in run_dirs:
@@ -21,10 +23,39 @@ def expand(run_dirs: Sequence[str]) -> list[str]:
             found.append(given)
         elif glob.has_magic(given):
             paths = sorted(glob.glob(given, recursive=True))  # noqa: PTH207
-            matches = [path for path in paths if Path(path).is_dir()]
+            matches = [path for path in paths if _is_run(Path(path))]
             if not matches:
-                raise UsageError(f"{given}: no directory matches; name a run's output directory")
+                raise UsageError(
+                    f"{given}: no run among the {len(paths)} directories and files that match; "
+                    "name runs' output directories"
+                )
             found += matches
         else:
             raise UsageError(f"{given} is not a directory; name a run's output directory")
     return list(dict.fromkeys(found))
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a run lies there, or the checkpoints of one that lie on their own."""
+    if not path.is_dir():
+        return False
+    try:
+        if _has_run(path):
+            return True
+        # The folders within a run, which `runs/**` matches too, are no runs of their own.
+        return _has_checkpoints(path) and not (_has_run(path.parent) or _in_quarantine(path))
+    except OSError:  # not to be read: the examination says so
+        return True
+
+
+def _has_run(path: Path) -> bool:
+    return (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
+
+
+def _has_checkpoints(path: Path) -> bool:
+    names = [entry.name for entry in path.iterdir()]
+    return layout.POINTER in names or next(layout.steps(names), None) is not None
+
+
+def _in_quarantine(path: Path) -> bool:
+    return path.name == "quarantine" and _has_checkpoints(path.parent)

@@ -159,6 +159,16 @@ class Schedule:
         """The learning rate of the next update, of the first group."""
         return self._base_lrs[0] * self.factor(self.last_epoch)
 
+    @property
+    def has_floor(self) -> bool:
+        """Whether the rate falls, and stays at its floor from `max_steps` on."""
+        return self._name != "constant"
+
+    @property
+    def floor(self) -> float:
+        """The learning rate at the horizon and beyond, of the first group."""
+        return self._base_lrs[0] * self._min_lr_ratio
+
     def factor(self, step: int) -> float:
         """The share of the peak that the update after `step` completed ones uses."""
         if step < self._warmup_steps:

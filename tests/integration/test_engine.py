@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic import SpeedtronicConfig
+from speedtronic import SpeedtronicConfig, parts
 from speedtronic.errors import NonFiniteError, UsageError
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
@@ -71,6 +71,34 @@ def test_gradient_checkpointing_reaches_the_model(tmp_path: Path) -> None:
         assert runtime.state.model.gradient_checkpointing
     with pytest.raises(UsageError, match="BagOfBytes has no method set_gradient_checkpointing"):
         build_runtime(recipe(tmp_path / "own", {"model": BAG, "gradient_checkpointing": True}))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_gradient_checkpointing_knows_hugging_face_s_method(old: bool) -> None:
+    class Theirs(torch.nn.Module):
+        given: object = None
+
+        def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: object) -> None:
+            self.given = gradient_checkpointing_kwargs
+
+    class Older(torch.nn.Module):
+        given: object = None
+
+        def gradient_checkpointing_enable(self) -> None:
+            self.given = True
+
+    model = Older() if old else Theirs()
+    parts._checkpoint_gradients(model)
+    assert model.given == (True if old else {"use_reentrant": False})
+
+
+def test_a_model_of_theirs_that_cannot_is_refused_in_our_words() -> None:
+    class Unable(torch.nn.Module):
+        def gradient_checkpointing_enable(self) -> None:
+            raise ValueError("Unable does not support gradient checkpointing.")
+
+    with pytest.raises(UsageError, match=r"^gradient_checkpointing is true: Unable does not"):
+        parts._checkpoint_gradients(Unable())
 
 
 # --- the scaler of fp16 ---

@@ -586,12 +586,22 @@ def test_what_is_no_directory(tmp_path: Path) -> None:
 
 
 def test_globs(tmp_path: Path) -> None:
-    for name in ("b1", "b2", "a[1]x"):
-        (tmp_path / name).mkdir()
+    for name in ("b1", "b2"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+    for name in ("a[1]x", "b4", "b5/quarantine", "b1/checkpoints/quarantine", "c0"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "b3").write_text("")
+    (tmp_path / "b6").symlink_to("gone")
+    for folder in ("b5", "b5/quarantine", "b1/checkpoints", "b1/checkpoints/quarantine"):
+        (tmp_path / folder / "step_000000000004.pt").write_text("")
+    inside = expand([f"{tmp_path}/**"])
+    assert [Path(p).name for p in inside] == ["b1", "b2", "b5"]
     given = [f"{tmp_path}/b*", f"{tmp_path}/b1", f"{tmp_path}/a[1]x"]
-    assert [Path(p).name for p in expand(given)] == ["b1", "b2", "a[1]x"]
-    for nothing in ("c*", "c"):
+    assert [Path(p).name for p in expand(given)] == ["b1", "b2", "b5", "a[1]x"]
+    assert [Path(p).name for p in expand([f"{tmp_path}/c0"])] == ["c0"]  # named, so judged
+    with pytest.raises(UsageError, match=r"/c\*: no run among the 1 directories and files"):
+        expand([f"{tmp_path}/c*"])
+    for nothing in ("d*", "c"):
         with pytest.raises(UsageError, match="director"):
             expand([f"{tmp_path}/{nothing}"])
 

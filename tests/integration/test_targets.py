@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ import torch
 from speedtronic.cli import main
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError
+from speedtronic.plan import Chunk
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
+from speedtronic.worker import ChunkWorker
 from tests.recipes import load, newest
 from tests.tiny import names, tiny_config, tiny_file, tree
 
@@ -248,6 +251,91 @@ def test_max_steps_of_the_command_line_moves_the_horizon_and_says_so(
     assert "horizon moves from step 4 to 12" in capsys.readouterr().err
     assert main(["train", "--config", file, "--max-steps", "12", "--resume"]) == 0
     assert "horizon" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["python", "command", "worker"])
+def test_a_fresh_run_s_target_beyond_the_horizon_becomes_it(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, said = tiny_config(tmp_path / "run"), ""
+    if how == "python":
+        with caplog.at_level("INFO", logger="speedtronic"):
+            train_from_config(config, max_steps=12)
+        said = caplog.text
+    elif how == "command":
+        file = tiny_file(tmp_path / "run.yaml", tmp_path / "run")
+        assert main(["train", "--config", file, "--set", "run.max_steps=12"]) == 0
+        said = capsys.readouterr().err
+    else:
+        lines: list[str] = []
+        with ChunkWorker(
+            config, target=12, on_log=lambda level, name, message: lines.append(message)
+        ) as worker:
+            worker.restore()
+            for start, target in ((0, 4), (4, 12)):
+                worker.train(Chunk(start, target), worker.restore())
+        said = "\n".join(lines)
+    assert horizon(config) == 12
+    assert "the schedule's horizon is the target, step 12: it is beyond run.max_steps, 8" in said
+    assert "floor" not in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "target"),
+    [({}, 8), ({}, 4), ({"scheduler.max_steps": 8}, 12), ({"scheduler.max_steps": 20}, 30)],
+)
+def test_a_fresh_run_s_horizon_stays_otherwise(
+    tmp_path: Path, changes: dict[str, int], target: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny_config(tmp_path, **changes)
+    with caplog.at_level("INFO", logger="speedtronic"):
+        train_from_config(config, max_steps=target)
+    assert horizon(config) == changes.get("scheduler.max_steps", 8)
+    assert "horizon" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["target", "run.max_steps", "fork"])
+@pytest.mark.parametrize(
+    ("stop", "target", "expected"),
+    [
+        (4, 12, "steps 9 to 12 are past the schedule's horizon, 8, and will be trained at the"),
+        (8, 9, "step 9 is past the schedule's horizon, 8"),
+        (8, 8, None),
+        (4, 6, None),
+    ],
+)
+def test_a_resume_past_the_horizon_is_warned_of(
+    tmp_path: Path,
+    how: str,
+    stop: int,
+    target: int,
+    expected: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = tiny_config(tmp_path / "run")
+    train_from_config(config, max_steps=stop)
+    asked = {"run.max_steps": target} if how == "run.max_steps" else {}
+    options: dict[str, Any] = {} if asked else {"target": target}
+    if how == "fork":
+        options["fork_from"] = (config.checkpoint_dir, stop)
+        asked["run.output_dir"] = str(tmp_path / "fork")
+    caplog.clear()
+    with build_runtime(config.override(asked), resume=how != "fork", **options) as run:
+        notes = "\n".join(run.notes)
+    if expected is None:
+        assert notes == ""
+        return
+    assert expected in notes and f"--max-steps {target} moves it" in notes and "3e-05" in notes
+    assert [record.levelname for record in caplog.records if "floor" in record.message] == [
+        "WARNING"
+    ]
+
+
+def test_a_constant_schedule_has_no_floor_to_warn_of(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, **{"scheduler.name": "constant"})
+    train_from_config(config)
+    with build_runtime(config, resume=True, target=20) as run:
+        assert run.notes == []
 
 
 @pytest.mark.parametrize("explicit", [8, None])

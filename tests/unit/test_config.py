@@ -65,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
     "data": {
         "text_path": None,
         "tokenizer": None,
+        "encoding_errors": "strict",
         "dataset": None,
         "dataset_args": {},
         "synthetic": True,
@@ -316,6 +317,10 @@ def test_no_float_is_nan_or_infinite(key: str, value: object) -> None:
         (
             {"data": {"prefetch_factor": 2}},
             "data.prefetch_factor is 2; it must be null while data.num_workers is 0",
+        ),
+        (
+            {"data": {"encoding_errors": "skip", "text_path": "a"}},
+            "data.encoding_errors is 'skip'; it is for data.tokenizer, which is null",
         ),
         ({"data": {"synthetic": False}}, "data.synthetic is false; then data.text_path must name"),
         (
@@ -907,6 +912,7 @@ STAYS: dict[str, Any] = {
 }
 # Cannot change alone: they need another key to change with them.
 BOUND = {
+    "data.encoding_errors",  # the data's fingerprint has it, by the tokens
     "data.synthetic",
     "data.dataset",
     "data.micro_batch_size",

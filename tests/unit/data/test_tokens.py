@@ -149,3 +149,37 @@ def test_a_small_vocabulary_will_do_in_a_configuration(tmp_path: Path) -> None:
     source = build_source(config)
     assert isinstance(source, TokenSource)
     assert source[0]["labels"].tolist() == [2, 3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"), [("replace", [97, 65533, 98, 100, 100, 100]), ("skip", [100, 100, 100])]
+)
+def test_a_file_that_is_not_utf_8(
+    tmp_path: Path, errors: str, expected: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "0").write_bytes(b"a\xffb")
+    (tmp_path / "1").write_text("ddd")
+    files = [tmp_path / "0", tmp_path / "1"]
+    options = {"vocab_size": 70000, "block_size": 2}
+    with pytest.raises(DataError, match=r"/0: byte 1: .*; data\.encoding_errors: replace or skip"):
+        make_source(files, **options)
+    source = make_source(files, encoding_errors=errors, **options)
+    assert source.tokens.tolist() == expected
+    assert (f"{files[0]} is left out" in caplog.text) == (errors == "skip")
+    # What becomes of it is part of the data; where there is no such file it is not.
+    another = {"replace": "skip", "skip": "replace"}[errors]
+    other = make_source(files, encoding_errors=another, **options)
+    assert source.fingerprint() != other.fingerprint()
+    clean = [make_source(files[1:], encoding_errors=e, **options) for e in (errors, "strict")]
+    assert clean[0].fingerprint() == clean[1].fingerprint()
+
+
+def test_the_standard_library_has_files_of_other_encodings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "koi8.py").write_bytes(b"# \xf0\xf1")
+    (tmp_path / "plain.py").write_text("words " * 9)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    values = {"text_path": "{stdlib}/*.py", "tokenizer": "tests.own_parts:words", "block_size": 2}
+    source = build_source(SpeedtronicConfig.from_dict({"data": values}))
+    assert len(source) == 4
