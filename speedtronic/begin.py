@@ -19,6 +19,7 @@ from speedtronic.environment import environment_changes
 from speedtronic.errors import CheckpointError, ConfigError, CorruptError, UsageError
 from speedtronic.legacy import payload
 from speedtronic.legacy.take_up import take_up
+from speedtronic.redaction import scrub
 from speedtronic.training.state import TrainState
 from speedtronic.training.weights import load_weights, refuse_unfit
 
@@ -83,6 +84,7 @@ class Beginning:
 
     def note(self, text: str) -> None:
         """Add a note, and log it."""
+        text = scrub(text)
         self.notes.append(text)
         logger.warning("%s", text)
 

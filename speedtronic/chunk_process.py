@@ -33,6 +33,7 @@ from speedtronic.console import PlainProgress, configure_logging
 from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from speedtronic.lifetime import end_as_orphan, end_with_parent
 from speedtronic.output import logging_path
+from speedtronic.redaction import scrub
 from speedtronic.run import Runtime
 from speedtronic.runtime import build_runtime
 
@@ -206,9 +207,9 @@ def main() -> None:
             events.send(
                 "failed",
                 kind=type(error).__name__,
-                message=str(error),
+                message=scrub(str(error)),
                 retryable=_retryable(error),
-                traceback=traceback.format_exc(),
+                traceback=scrub(traceback.format_exc()),
             )
             raise SystemExit(1) from None
 

@@ -20,6 +20,7 @@ from speedtronic import maintenance, openmp
 from speedtronic.config import SpeedtronicConfig, take_target
 from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
+from speedtronic.redaction import scrub
 
 # torch takes over a second to import, so what needs it is imported where it is used.
 
@@ -55,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(message: str, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
-    print(f"speedtronic: {message}", file=sys.stderr)
+        print(scrub(traceback.format_exc()), end="", file=sys.stderr)
+    print(f"speedtronic: {scrub(message)}", file=sys.stderr)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:

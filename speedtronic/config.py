@@ -13,7 +13,8 @@ from speedtronic.config_file import parse_file
 from speedtronic.config_problems import explain, unknown_key
 from speedtronic.errors import ConfigError
 from speedtronic.fields import Section, fill, require
-from speedtronic.redaction import redact, show
+from speedtronic.redaction import redact, redact_at, remember, show
+from speedtronic.references import expand_path
 from speedtronic.sections import (
     CheckpointConfig,
     ChunkConfig,
@@ -161,6 +162,7 @@ class SpeedtronicConfig(Section):
 
     @classmethod
     def _validated(cls, given: object, prefix: str = "") -> Self:
+        remember(given)
         try:
             config = cls.model_validate({} if given is None else given)
         except ValidationError as error:
@@ -211,7 +213,7 @@ class SpeedtronicConfig(Section):
 
     def fingerprint(self) -> str:
         """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
-        values = self.to_dict()
+        values = self.to_dict(redact_secrets=True)  # as far as they can be known to a reader
         kept = {
             section: {key: values[section][key] for key in keys}
             for section, keys in TRAJECTORY.items()
@@ -220,8 +222,12 @@ class SpeedtronicConfig(Section):
         return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
     def under_output_dir(self, path: str) -> str:
-        """Join a relative path to run.output_dir; return an absolute one or a URL as it is."""
-        return path if "://" in path else posixpath.join(self.run.output_dir, path)
+        """Join a relative path to run.output_dir; return an absolute one or a URL as it is.
+
+        Environment variables, `${NAME}`, and a leading `~` are expanded.
+        """
+        path = expand_path(path)
+        return path if "://" in path else posixpath.join(expand_path(self.run.output_dir), path)
 
     @property
     def checkpoint_dir(self) -> str:
@@ -253,7 +259,8 @@ def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
         if key in SpeedtronicConfig.model_fields and key not in FLAGS:
             raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
         if key in full and full[key] != value:
-            raise ConfigError(f"{key} is given twice, as {show(full[key])} and as {show(value)}")
+            both = (show(redact_at([key], given)) for given in (full[key], value))
+            raise ConfigError(f"{key} is given twice, as {' and as '.join(both)}")
         full[key] = value
     return full
 

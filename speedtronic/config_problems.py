@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from speedtronic.redaction import show
+from speedtronic.redaction import redact_at, show
 
 Location = tuple[int | str, ...]
 
@@ -29,7 +29,8 @@ def explain(
     if kind == "model_type":
         message = "must be a mapping of keys to values"
     message = re.sub(r"^\w+ should ", "must ", message)
-    return [f"{_dotted(location)} is {show(problem['input'])}; it {message}"]
+    shown = show(redact_at(location, problem["input"]))
+    return [f"{_dotted(location)} is {shown}; it {message}"]
 
 
 def unknown_key(

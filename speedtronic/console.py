@@ -9,6 +9,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from speedtronic.redaction import scrub
+
 PACKAGE = "speedtronic"
 LINE_EVERY_S = 2.0
 
@@ -29,7 +31,16 @@ def configure_logging(level: str, file: Path | None, *handlers: logging.Handler)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         outputs.append(to_file)
     for handler in outputs:
+        handler.addFilter(_without_secrets)  # a logger's own filter sees no record of its children
         logger.addHandler(handler)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Scrub a record before it is written."""
+    record.msg, record.args = scrub(record.getMessage()), None
+    if record.exc_info and not record.exc_text:
+        record.exc_text = scrub(logging.Formatter().formatException(record.exc_info))
+    return True
 
 
 def terminal_handler() -> logging.Handler:

@@ -6,6 +6,7 @@ freely. Shapes are not judged here but where the weights are loaded, by paramete
 """
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 
 from speedtronic.config import TRAJECTORY, SpeedtronicConfig
 from speedtronic.errors import ConfigError, DriftError
-from speedtronic.redaction import redact, show
+from speedtronic.redaction import MARK, redact, show
 from speedtronic.yaml_text import parse_yaml
 
 DATA_KEY = "data.fingerprint"
@@ -126,7 +127,12 @@ def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Chan
 
 
 def _same(stored: Any, current: Any) -> bool:
-    """Whether two values are equal, or differ only in how `1e-4` was read when it was stored."""
+    """Whether two values are equal, as far as redaction and the reading of `1e-4` let it be seen.
+
+    What was blanked, in either of them, counts as the same; numbers were once stored as text.
+    """
+    if MARK in (stored, current):
+        return True
     if isinstance(stored, Mapping) and isinstance(current, Mapping):
         return stored.keys() == current.keys() and all(
             _same(inner, current[key]) for key, inner in stored.items()
@@ -138,4 +144,8 @@ def _same(stored: Any, current: Any) -> bool:
             return isinstance(parse_yaml(stored), int | float) and parse_yaml(stored) == current
         except (yaml.YAMLError, ValueError, RecursionError):
             return False
+    if isinstance(stored, str) and isinstance(current, str) and MARK in stored:
+        return (
+            re.fullmatch(".*".join(map(re.escape, stored.split(MARK))), current, re.S) is not None
+        )
     return bool(stored == current)

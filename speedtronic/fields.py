@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from speedtronic.references import refuse_broken
+
 MAX_DEPTH = 60
 """Most levels of nesting in a configuration."""
 
@@ -31,6 +33,8 @@ def _to_path(value: object) -> object:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(path, str) and path.lower() in ("none", "nil"):
         raise ValueError("must be a path; null, which means none, is written null")
+    if isinstance(path, str):
+        refuse_broken(path, is_path=True)
     return path
 
 
@@ -57,6 +61,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         return [plain(inner, depth + 1) for inner in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, str):
+        refuse_broken(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"must hold finite numbers, not {value}; write text for it")
     if not isinstance(value, str | int | float | bool | None):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from speedtronic.errors import ConfigError
+from speedtronic.redaction import scrub
 
 
 def import_object(key: str, name: str) -> Any:
@@ -46,5 +47,5 @@ def call_factory(key: str, name: str, *args: Any, **kwargs: Any) -> Any:
         return factory(*args, **kwargs)
     except Exception as error:
         raise ConfigError(
-            f"{key} is {name!r}; it raised {type(error).__name__}: {error}"
+            scrub(f"{key} is {name!r}; it raised {type(error).__name__}: {error}")
         ) from error

@@ -1,30 +1,188 @@
-"""What of a value may be shown: secrets blanked, and for a message a short form."""
+"""What of a value may be shown: secrets blanked, and for a message a short form.
+
+docs/secrets.md has the rule in full.
+"""
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
-_SECRET_KEY = re.compile(r"(password|secret|token|api_key|access_key)$", re.IGNORECASE)
-_USER_INFO = re.compile(r"(?<=://)[^/\s]*@")
+from speedtronic.secret_names import ALL, TEXT, secrecy
+
+MARK = "***"
+REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""`${NAME}`, which stands for an environment variable; `$${NAME}` is the text itself."""
+
+MIN_LENGTH = 6
+"""Shortest secret that is looked for in messages; a shorter one would be found in other words."""
+
+_RUN = r"[^\s\"'<>]"
+_SHAPES = [
+    # `user:password@`, the password with any characters; but `host:8080/a@b` is none.
+    re.compile(rf"(?<=://)(?P<info>[^\s/@:\"'<>]*:(?!\d{{1,5}}(?:[/?#]|$)){_RUN}{{0,999}})(?=@)"),
+    re.compile(r"(?<=://)(?P<info>[^/\s\"'<>]{0,999})(?=@)"),
+    re.compile(
+        r"(?P<before>^|[?&#;,\s\"'-])(?P<name>[A-Za-z_][\w.-]*)\s?=\s?"
+        r"(?P<value>\"[^\"]*\"|'[^']*'|\{[^}]*\}|[^\s&;,\"'#]+)"
+    ),
+    re.compile(r"(?<![\w-])--(?P<name>\w[\w-]*)\s+(?P<value>[^\s-]\S*)"),
+    re.compile(r"([\"'])(?P<name>[\w.-]+)\1\s*:\s*[\"'](?P<value>[^\"']+)[\"']"),
+    re.compile(
+        r"\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|x-auth-token|private-token)\s*:"
+        r"\s*(?P<secret>[^\s\"'*$][^\n\"']*)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\bbearer\s+(?P<secret>[\w.~+/=-]{6,})", re.IGNORECASE),
+    re.compile(r"\b(?i:basic)\s+(?P<secret>(?=[\w+/]*[A-Z0-9])[\w+/]{8,}=*)"),
+    re.compile(
+        r"(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks|api\.telegram\.org)/"
+        r"(?P<secret>[\w:/-]+)"
+    ),
+    re.compile(
+        r"\b(?P<secret>hf_\w{16,}|sk-[\w-]{16,}|gh[opsru]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+        r"|(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_\w{30,}"
+        r"|pypi-[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"
+    ),
+    re.compile(
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+        re.DOTALL,
+    ),
+]
+_COVERED = re.compile(r"(?:[=:/-]\s?|bearer\s+|basic\s+|--[\w-]+\s+)[\"']?\*\*\*", re.IGNORECASE)
+
+_known: set[str] = set()  # what this process has seen of secrets, for `scrub`
 
 
 def redact(value: Any, key: str = "") -> Any:
-    """Return a copy with `***` for user info inside URLs and for text whose key names a secret.
+    """Return a copy with `***` for what `key`, a key within or its own shape makes a secret.
 
-    A key names a secret if it ends with password, secret, token, api_key or access_key.
+    References, `${NAME}`, stay; so do true, false and null.
     """
+    return _redacted(value, secrecy(key), None)
+
+
+def redact_at(location: Iterable[object], value: Any) -> Any:
+    """`redact` for a value that lies at these keys, one below the other."""
+    return _redacted(value, max((secrecy(str(key)) for key in location), default=0), None)
+
+
+def remember(value: Any) -> None:
+    """Keep what `redact` would blank in `value`, so that `scrub` finds it in messages."""
+    found: list[str] = []
+    _redacted(value, 0, found)
+    remember_texts(found)
+
+
+def remember_texts(texts: Iterable[str]) -> None:
+    """Keep these secrets, so that `scrub` finds them in messages."""
+    for text in texts:
+        forms = {text, unquote(text), *text.splitlines()}
+        _known.update(form for form in forms if len(form) >= MIN_LENGTH and form != MARK)
+
+
+def scrub(text: str) -> str:
+    """Return a message without the secrets that this process has seen, or what looks like one."""
+    for secret in sorted(_known, key=len, reverse=True):
+        if secret in text:
+            text = text.replace(secret, MARK)
+    return _shaped(text, None)
+
+
+def redacted_keys(value: Any, key: str = "") -> Iterator[str]:
+    """The dotted keys, below `key`, of what `redact` has blanked in `value`."""
     if isinstance(value, Mapping):
-        return {name: redact(inner, str(name)) for name, inner in value.items()}
+        for name, inner in value.items():
+            yield from redacted_keys(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from redacted_keys(inner, f"{key}[{index}]")
+    elif isinstance(value, str) and MARK in value and (value == MARK or _COVERED.search(value)):
+        yield key
+
+
+def _redacted(value: Any, secret: int, found: list[str] | None, above: tuple[int, ...] = ()) -> Any:
+    if id(value) in above:  # a value that contains itself
+        return "..."
+    below = (*above, id(value))
+    if isinstance(value, Mapping):
+        named = secret
+        if "value" in value:  # {name: password, value: ...}, as lists of variables have it
+            named = max(
+                [secret, *(secrecy(str(value.get(k, ""))) for k in ("name", "key", "header"))]
+            )
+        return {
+            name: _redacted(
+                inner, max(named if name == "value" else secret, secrecy(str(name))), found, below
+            )
+            for name, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redact(inner, key) for inner in value]
+        flagged = [
+            secrecy(before) if isinstance(before, str) and before.startswith("-") else 0
+            for before in [None, *value]
+        ]
+        return [
+            _redacted(inner, max(secret, flag), found, below)
+            for inner, flag in zip(value, flagged, strict=False)
+        ]
     if isinstance(value, str):
-        return "***" if _SECRET_KEY.search(key) else _USER_INFO.sub("***@", value)
-    return value
+        return _blanked(value, found) if secret and value else _shaped(value, found)
+    if value is None or isinstance(value, bool) or secret != ALL:
+        return value
+    return _blanked(str(value), found)
+
+
+def _blanked(text: str, found: list[str] | None) -> str:
+    """`***` for a text that is secret as a whole, unless it is made of references only."""
+    if _is_referred(text):
+        return text
+    if found is not None:
+        found.append(text)
+        _shaped(text, found)
+    return MARK
+
+
+def _is_referred(text: str) -> bool:
+    rest = REFERENCE.sub("", text)
+    return rest != text and not re.search(r"\w", re.sub(r"(?i)\b(bearer|basic|token)\b", "", rest))
+
+
+def _shaped(text: str, found: list[str] | None) -> str:
+    """A text with `***` for each part of it that has the shape of a secret."""
+    if len(text) > 2**20:
+        return text
+    for shape in _SHAPES:
+        text = shape.sub(lambda match: _covered(match, found), text)
+    return text
+
+
+def _covered(match: re.Match[str], found: list[str] | None) -> str:
+    kind = next(name for name in ("info", "value", "secret") if name in match.re.groupindex)
+    secret = match[kind]
+    if kind == "value":
+        bare = secret.strip("\"'{}")
+        name = match["name"]
+        in_query = match.groupdict().get("before") in ("?", "&") and name.lower() in ("key", "code")
+        level = ALL if in_query else secrecy(name)
+        if not level or (level == TEXT and bare.isdigit()) or _is_plain(bare):
+            return match[0]
+    guarded = secret.partition(":")[2] if kind == "info" and ":" in secret else secret
+    if not guarded or _is_referred(guarded) or secret == MARK:
+        return match[0]
+    if found is not None:
+        found.extend({secret.strip("\"'{}"), guarded})
+    start = match.start(kind) - match.start()
+    return match[0][:start] + MARK + match[0][start + len(secret) :]
+
+
+def _is_plain(text: str) -> bool:
+    return text.lower() in ("", "true", "false", "null", "none") or text.startswith(MARK)
 
 
 class _Shown(reprlib.Repr):
-    """A bounded repr, also of a value that contains itself, in the words of YAML."""
+    """A bounded repr in the words of YAML."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,10 +194,11 @@ class _Shown(reprlib.Repr):
     def repr_bool(self, value: bool, level: int) -> str:
         return str(value).lower()
 
-    def repr_str(self, value: str, level: int) -> str:
-        # Before it is shortened: the end of a password must not lose the @ that gives it away.
-        return super().repr_str(redact(value), level)
+
+_SHOWN = _Shown()
 
 
-show = _Shown().repr
-"""Return a short text of any value for a message, without user info inside URLs."""
+def show(value: Any) -> str:
+    """Return a short text of any value for a message, without secrets."""
+    # Blanked before it is shortened: the end of a password must not lose the @ that gives it away.
+    return _SHOWN.repr(redact(value))

@@ -66,6 +66,8 @@ checkpoint:
 - A key given twice is refused, and so is a file of over a megabyte, of more than 100,000 values
   with its aliases written out, or nested deeper than 60 levels.
 - A default of `null` is worked out as the description says; to give null is to leave the key out.
+- `${NAME}` stands for an environment variable, in paths and in mappings of your own; the reference
+  is what is stored. What counts as a secret, and is blanked, is in [secrets](secrets.md).
 - Paths are taken from the working directory, but relative ones in `checkpoint` and `logging` from
   `run.output_dir`.
 - `speedtronic schema > speedtronic.schema.json` writes a JSON schema. Editors with the YAML

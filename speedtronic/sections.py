@@ -26,7 +26,7 @@ from speedtronic.fields import (
     plain,
     require,
 )
-from speedtronic.redaction import show
+from speedtronic.redaction import redact, show
 
 
 class RunConfig(Section):
@@ -85,7 +85,7 @@ class ModelConfig(Section):
             try:
                 own[key] = plain(value)
             except ValueError as error:
-                raise ValueError(f"model.{key} is {show(value)}; it {error}") from None
+                raise ValueError(f"model.{key} is {show(redact(value, key))}; it {error}") from None
         return {**given, **own}
 
     @model_validator(mode="after")

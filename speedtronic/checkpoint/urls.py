@@ -15,6 +15,7 @@ from speedtronic.checkpoint.object_storage import ObjectStorage
 from speedtronic.checkpoint.s3_storage import S3Storage
 from speedtronic.errors import ConfigError
 from speedtronic.redaction import redact
+from speedtronic.references import expand_path
 
 
 def local_path(url: str) -> Path:
@@ -24,7 +25,7 @@ def local_path(url: str) -> Path:
         ConfigError: the URL is not of a local file.
     """
     try:
-        filesystem, path = url_to_fs(url)
+        filesystem, path = url_to_fs(expand_path(url))
     except (ValueError, ImportError) as error:
         raise ConfigError(f"{redact(url)!r} cannot be opened: {redact(str(error))}") from error
     if not isinstance(filesystem, LocalFileSystem):
@@ -44,6 +45,7 @@ def open_storage(url: str) -> LocalStorage | ObjectStorage:
     Raises:
         ConfigError: the URL is of none of these, or its client is not installed.
     """
+    url = expand_path(url)
     if is_local(url):
         return LocalStorage(local_path(url))
     scheme, _, rest = url.partition("://")

@@ -13,6 +13,7 @@ from speedtronic.data.randomness import seed_streams, streams_kept
 from speedtronic.data.sample import Batch
 from speedtronic.errors import ConfigError, DataError
 from speedtronic.imports import call_factory
+from speedtronic.references import substitute
 
 if TYPE_CHECKING:
     from speedtronic.sections import DataConfig, ValidationConfig
@@ -29,7 +30,8 @@ def make_own(key: str, section: DataConfig | ValidationConfig, seed: int) -> Any
     assert section.dataset is not None
     with streams_kept():
         seed_streams(seed, 0, 0)
-        return call_factory(key, section.dataset, section.dataset_args)
+        args = substitute(section.dataset_args, f"{key}_args")
+        return call_factory(key, section.dataset, args)
 
 
 def kind_of(key: str, made: Any) -> Kind:

@@ -13,6 +13,7 @@ import numpy as np
 from speedtronic.data.fingerprint import describe_file, fingerprint
 from speedtronic.data.sample import Batch, Sample, as_sample, stack
 from speedtronic.errors import DataError
+from speedtronic.references import expand_path
 
 MAX_OPEN_MAPS = 64
 INSTALLED = {"site-packages", "dist-packages"}
@@ -48,6 +49,7 @@ def find_files(text_path: str | Sequence[str], *, key: str = "data.text_path") -
 
 def _matches(entry: str, key: str) -> list[Path]:
     stdlib = sysconfig.get_path("stdlib")
+    entry = expand_path(entry, key)
     path = Path(entry.removeprefix("file://").replace("{stdlib}", stdlib)).absolute()
     if path.is_file():
         return [path]

@@ -16,6 +16,8 @@ from torch import nn
 from speedtronic.errors import ConfigError
 from speedtronic.imports import call_factory
 from speedtronic.model.transformer import ReferenceTransformer
+from speedtronic.redaction import scrub
+from speedtronic.references import substitute
 from speedtronic.sections import REFERENCE_MODEL
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def build_model(section: ModelConfig) -> nn.Module:
     if section.is_reference:
         return ReferenceTransformer(**section.model_dump(exclude={"name"}))
     if ":" in name:
-        model = call_factory("model.name", name, **section.given())
+        model = call_factory("model.name", name, **substitute(section.given(), "model"))
     elif name in _BUILDERS:
         model = _call_registered(name, section)
     else:
@@ -74,11 +76,12 @@ def build_model(section: ModelConfig) -> nn.Module:
 
 
 def _call_registered(name: str, section: ModelConfig) -> nn.Module:
+    given = substitute(section.given(), "model")
     try:
-        return _BUILDERS[name](**section.given())
+        return _BUILDERS[name](**given)
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"model.name is {name!r}; it raised {type(error).__name__}: {error}"
+            scrub(f"model.name is {name!r}; it raised {type(error).__name__}: {error}")
         ) from error

@@ -12,6 +12,7 @@ from speedtronic.checkpoint.verify import Candidate
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.recovery.examination import Examination
 from speedtronic.recovery.findings import Finding
+from speedtronic.redaction import redacted_keys
 
 NEVER = 10**9  # steps
 
@@ -44,12 +45,19 @@ def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicC
                 "validation.every_steps": None,
                 "validation.text_path": None,
                 "validation.dataset": None,
+                "validation.dataset_args": None,
                 "logging.file": None,
                 "logging.json_file": "metrics.jsonl",
                 "logging.every_steps": 1,
                 "logging.hooks": [],
             }
         )
+        if blanked := [*redacted_keys(config.to_dict())]:
+            examination.config_problem = (
+                f"{', '.join(blanked)} blanked (***): stored configurations keep no secrets"
+            )
+            yield None
+            return
         there = open_storage(config.checkpoint_dir)
         there.make_folder("")
         for name in reversed(start.files):  # the manifest last, as a save has it
@@ -68,10 +76,11 @@ def nothing(examination: Examination, drill: str) -> Finding:
 
 
 def unprepared(examination: Examination, drill: str) -> Finding:
-    """A run whose configuration is not known."""
+    """A run whose configuration is not known, or not in full."""
     found = examination.config_problem or "no config.yaml"
     path = str(examination.directory / "config.yaml")
-    return Finding(drill, "failed", path, found, "the run's configuration", "give --config FILE")
+    action = "give --config FILE; a secret written ${NAME} comes from the environment each time"
+    return Finding(drill, "failed", path, found, "the run's configuration", action)
 
 
 def log_quietly(level: int, name: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """A secret in a configuration is used, and is not in anything that is written or said."""
 
 import json
+import logging
 import subprocess
 import sys
 import zipfile
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic import SpeedtronicConfig
+from speedtronic import SpeedtronicConfig, console
 from speedtronic.checkpoint import layout
+from speedtronic.cli import main
+from speedtronic.errors import ConfigError, WorkerFailed
 from speedtronic.plan import Chunk
+from speedtronic.recovery import run_checklist
+from speedtronic.runtime import train_from_config
 from speedtronic.worker import ChunkWorker
 from tests.recipes import load
 from tests.tiny import tiny_config
@@ -102,6 +107,120 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(
     with zipfile.ZipFile(run / "checkpoints" / layout.payload_name(4)) as payload:
         assert {record.compress_type for record in payload.infolist()} == {zipfile.ZIP_STORED}
     assert load(config)["config"]["model"]["api_key"] == "***"
+
+
+DATA = """
+import torch
+from torch.utils.data import Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        row = (index + torch.arange(17)) % 256
+        return {"input_ids": row[:-1], "labels": row[1:]}
+
+def make(args):
+    if args["password"] != "hunter2-0123456789":
+        raise ValueError(f"not the password: {args}")
+    return Samples()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a factory of data that needs a password."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guarded.py").write_text(DATA)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "guarded", raising=False)
+    return tmp_path
+
+
+def guarded(here: Path, password: str, **changes: Any) -> SpeedtronicConfig:
+    own = {"data.dataset": "guarded:make", "data.num_tokens": None}
+    config = tiny_config(here / "run", **own, **{"data.dataset_args.password": password})
+    return config.override({"run.max_steps": 4, **changes})
+
+
+def drill(config: SpeedtronicConfig | None = None) -> Any:
+    """The finding of the drill `replay` of the run in this directory."""
+    report = run_checklist("run", drill="replay", config=config)
+    return next(finding for finding in report.findings if finding.check == "replay")
+
+
+def test_a_reference_is_stored_and_drilled_and_its_value_is_nowhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = guarded(here, "${DB_PASSWORD}", **{"logging.file": "run.log"})
+    (here / "run.json").write_text(config.model_dump_json(exclude_unset=True))
+    monkeypatch.delenv("DB_PASSWORD", raising=False)
+    assert main(["train", "--config", "run.json"]) == 2
+    said = "data.dataset_args.password: the environment variable DB_PASSWORD is not set"
+    assert said in capsys.readouterr().err
+    assert not (here / "run").exists()
+
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    assert main(["train", "--config", "run.json"]) == 0
+    assert "${DB_PASSWORD}" in (here / "run" / "config.yaml").read_text()
+    assert load(config)["config"]["data"]["dataset_args"] == {"password": "${DB_PASSWORD}"}
+    assert holding(here / "run") == [] and SECRET not in "".join(capsys.readouterr())
+    assert drill().status == "ok"
+    assert main(["train", "--config", "run.json", "--resume", "--set", "run.max_steps=6"]) == 0
+    assert main(["verify", "run"]) == 0  # which needs no value
+    monkeypatch.delenv("DB_PASSWORD")
+    assert main(["verify", "run"]) == 0
+    missing = drill()
+    assert missing.status == "failed" and said in missing.found
+
+
+def test_a_blanked_value_is_given_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    literal, reference = guarded(here, SECRET), guarded(here, "${DB_PASSWORD}")
+    train_from_config(literal)
+    assert holding(here / "run") == []
+    blanked = drill()
+    assert blanked.status == "failed"
+    assert blanked.found.startswith("data.dataset_args.password blanked (***)")
+    assert "--config FILE" in blanked.action and "${NAME}" in blanked.action
+    stored = SpeedtronicConfig.load(here / "run" / "config.yaml")
+    with pytest.raises(ConfigError, match=r"data\.dataset_args\.password is blanked"):
+        train_from_config(stored, resume=True)
+
+    assert drill(reference).status == "ok"
+    for target, config in ((6, reference), (8, literal)):
+        assert train_from_config(config, resume=True, max_steps=target).steps == target
+    assert "history" not in load(literal) or load(literal)["history"] == []
+
+
+def test_an_error_that_repeats_a_secret_is_shown_without_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = guarded(here, "other-0123456789")
+    with pytest.raises(ConfigError, match=r"guarded:make.*ValueError: not the password: .*\*\*\*"):
+        train_from_config(config)
+    (here / "run.json").write_text(config.model_dump_json(exclude_unset=True))
+    assert main(["train", "--config", "run.json", "--debug"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "other-0123456789" not in said
+    with pytest.raises(WorkerFailed) as caught, ChunkWorker(config) as worker:
+        worker.restore()
+    assert "not the password" in str(caught.value) and "other-0" not in str(caught.value)
+
+
+def test_log_lines_are_without_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SpeedtronicConfig.from_dict({"model": {"name": "m:f", "api_key": SECRET}})
+    console.configure_logging("INFO", tmp_path / "log", console.terminal_handler())
+    log = logging.getLogger("speedtronic.somewhere")
+    try:
+        raise ValueError(f"from within: {SECRET}")
+    except ValueError:
+        log.exception("with %s and %s", SECRET, f"s3://me:{SECRET}@host")
+    said, written = capsys.readouterr().err, (tmp_path / "log").read_text()
+    assert SECRET not in said + written
+    for text in (said, written):
+        assert "with *** and s3://***@host" in text and "from within: ***" in text
 
 
 def test_the_search_would_notice(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from speedtronic.config import SpeedtronicConfig, take_target
 from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact
 from speedtronic.sections import DataConfig, Section
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -970,45 +969,37 @@ def test_checkpoint_dir(output_dir: str, directory: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("given", "expected"),
     [
-        "password",
-        "DB_PASSWORD",
-        "secret",
-        "client_secret",
-        "token",
-        "hf_token",
-        "api_key",
-        "access_key",
-        "secret_access_key",
+        ({"run": {"output_dir": "$HOME/runs"}}, "must name a variable as ${HOME}, with braces"),
+        ({"logging": {"file": "a/$USER.log"}}, "must name a variable as ${USER}, with braces"),
+        ({"data": {"text_path": ["a", "$X/b"]}}, "must name a variable as ${X}, with braces"),
+        ({"run": {"output_dir": "${HOME"}}, "must name a variable as ${NAME}"),
+        ({"run": {"output_dir": "${A:-b}"}}, "must name a variable as ${NAME}"),
+        ({"model": {"name": "m:f", "a": {"b": "$HOME/x"}}}, "as ${HOME}, with braces"),
+        ({"data": {"dataset": "m:f", "dataset_args": {"a": ["$HOME"]}}}, "as ${HOME}, with br"),
     ],
 )
-def test_redact_blanks_text_under_the_key_of_a_secret(key: str) -> None:
-    value = {"a": [{key: "hunter2"}], key: ["hunter2"]}
-    assert redact(value) == {"a": [{key: "***"}], key: ["***"]}
+def test_a_variable_has_braces(given: dict[str, Any], expected: str) -> None:
+    message = refusal(given)
+    assert expected in message and "\n" not in message
 
 
-def test_redact_leaves_the_rest_and_the_original() -> None:
-    value = {"num_tokens": "7", "tokens": "a", "token": 7, "keys": None, "secrets": ["b"]}
-    assert redact(value) == value
-    original = {"token": "hunter2"}
-    redact(original)
-    assert original == {"token": "hunter2"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("s3://me:hunter2@host/a", "s3://***@host/a"),
-        ("https://hunter2@host", "https://***@host"),
-        ("simplecache::s3://me:p@ss@host/a@b", "simplecache::s3://***@host/a@b"),
-        ("a s3://u:p@h and s3://v:q@i", "a s3://***@h and s3://***@i"),
-        ("s3://host/a@b", "s3://host/a@b"),
-        ("me@host", "me@host"),
-    ],
-)
-def test_redact_blanks_user_info_in_urls(text: str, expected: str) -> None:
-    assert redact({"a": [text]}) == {"a": [expected]}
+def test_a_variable_in_a_path_is_put_in_where_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", f"{tmp_path}/a")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = SpeedtronicConfig.from_dict(
+        {"output_dir": "${PLACE}/run", "checkpoint": {"directory": "${PLACE}/ck"}}
+    )
+    assert config.checkpoint_dir == f"{tmp_path}/a/ck"
+    assert config.under_output_dir("x") == f"{tmp_path}/a/run/x"
+    assert config.under_output_dir("~/x") == f"{tmp_path}/x"
+    assert config.to_dict(redact_secrets=True)["run"]["output_dir"] == "${PLACE}/run"
+    monkeypatch.delenv("PLACE")
+    with pytest.raises(ConfigError, match="the environment variable PLACE is not set"):
+        _ = config.checkpoint_dir
 
 
 def test_a_config_is_redacted_on_request_only() -> None:
@@ -1020,6 +1011,26 @@ def test_a_config_is_redacted_on_request_only() -> None:
     assert clean["data"]["text_path"] == ["s3://***@host/a"]
     assert clean["data"]["num_tokens"] is None and clean["run"]["name"] == "speedtronic"
     assert "hunter2" not in config.to_yaml(redact_secrets=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": {"lr": {"password": "hunter2-0"}}},
+        {"run": {"api_key": "hunter2-0"}},
+        {"model": {"name": "m:f", "api_key": b"hunter2-0"}},
+        {"data": {"dataset": "m:f", "dataset_args": {"token": {1: "hunter2-0"}}}},
+        {"run": ["--token", "hunter2-0"]},
+    ],
+)
+def test_a_refusal_shows_no_secret(given: dict[str, Any]) -> None:
+    assert "hunter2" not in refusal(given)
+    with pytest.raises(ConfigError) as caught:
+        SpeedtronicConfig().override({"run.token": "hunter2-0", "run.a": 1})
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        parse_assignment("data.dataset_args.password=[hunter2-0")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_message_shows_no_password_and_stays_short() -> None:

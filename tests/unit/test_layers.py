@@ -14,7 +14,9 @@ PACKAGE = ROOT / "speedtronic"
 # From the ground up. What stands on one line does not import each other, except that the modules
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
-    ["errors", "redaction", "lifetime", "plan", "plot", "signals", "environment", "openmp"],
+    ["errors", "secret_names", "lifetime", "plan", "plot", "signals", "environment", "openmp"],
+    ["redaction"],
+    ["references"],
     ["config_problems", "fields", "imports"],
     ["yaml_text"],
     ["config_file"],
