@@ -180,7 +180,7 @@ def read_weights(file: str) -> dict[str, torch.Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        weights = payload.weights(payload.read(path.read_bytes(), needed=["model"]))
+        weights = payload.read_weights(path.read_bytes())
     except OSError as error:
         raise UsageError(f"--init-from {file}: {error.strerror or error}") from error
     except (CorruptError, SafetensorError, KeyError) as error:

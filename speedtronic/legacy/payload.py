@@ -1,35 +1,20 @@
 """The state dict in a checkpoint of Speedtronic 2.0, read without running code, as today's."""
 
-import _codecs
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from speedtronic.checkpoint.untrusted import read_untrusted
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.errors import ConfigError, CorruptError, RestoreError
+from speedtronic.errors import ConfigError, RestoreError
 from speedtronic.legacy.config import translate
+from speedtronic.legacy.facts import check_run, check_weights
 from speedtronic.training.state import TrainState
 from speedtronic.training.weights import refuse_unfit
 
 State = dict[str, Any]
-
-# What NumPy's random state is pickled with, by NumPy 1 and 2; none of it runs code of a file's.
-_RECONSTRUCT = np.zeros(0).__reduce__()[0]
-_NUMPY: list[Any] = [
-    (_RECONSTRUCT, "numpy.core.multiarray._reconstruct"),
-    (_RECONSTRUCT, "numpy._core.multiarray._reconstruct"),
-    np.ndarray,
-    np.dtype,
-    np.dtypes.UInt32DType,
-    _codecs.encode,
-]
-
-RUN_KEYS = ("model", "optimizer", "scheduler", "step", "samples", "tokens", "rng")
-"""What a run cannot go on without."""
 
 # The reference model's modules, part by part of their names.
 _RENAMED = {
@@ -68,23 +53,27 @@ _ENDS = {
 _SOURCE = ("text_path", "tokenizer", "dataset", "dataset_args", "synthetic", "num_tokens")
 
 
-def read(data: bytes, *, needed: Sequence[str] = RUN_KEYS) -> State:
-    """The state dict in a payload's bytes, its tensors on the CPU. Nothing in it is executed.
+def read(data: bytes) -> State:
+    """Read the state of a run from a payload's bytes, tensors on the CPU. Nothing is executed.
 
     Raises:
-        CorruptError: it does not load, needs code to load, or lacks one of the keys `needed`.
+        CorruptError: it does not load, needs code to load, lacks a key that a run needs, or holds
+            something that 2.0 never wrote.
     """
-    try:
-        with torch.serialization.safe_globals(_NUMPY):
-            state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a dozen kinds for damaged files
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(f"payload does not load: {reason}") from None
-    if not isinstance(state, dict):
-        raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
-    if missing := [key for key in needed if state.get(key) is None]:
-        raise CorruptError(f"payload is not a checkpoint, it lacks {', '.join(missing)}")
+    state = read_untrusted(data)
+    check_run(state)
     return state
+
+
+def read_weights(data: bytes) -> State:
+    """Read the weights in a `.pt` of any version, under today's names. Nothing is executed.
+
+    Raises:
+        CorruptError: it does not load, needs code to load, or holds no weights.
+    """
+    state = read_untrusted(data)
+    check_weights(state)
+    return weights(state)
 
 
 def weights(state: State) -> State:
@@ -118,16 +107,16 @@ def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
     horizon = stored["scheduler"]["max_steps"]  # it is not in the schedule's own state
     base_lrs = old["scheduler"]["base_lrs"][:1] * len(optimizer["param_groups"])
     schedule = {"last_epoch": old["scheduler"]["last_epoch"], "base_lrs": base_lrs}
-    live.batches.load_state_dict({"samples": int(old["samples"])}, any_order=True)
+    live.batches.load_state_dict({"samples": old["samples"]}, any_order=True)
     return {
         **today,
         "model": model,
         "optimizer": optimizer,
         "scheduler": {**today["scheduler"], **schedule, "max_steps": horizon},
         "scaler": old.get("scaler") or today["scaler"],
-        "step": int(old["step"]),
-        "samples": int(old["samples"]),
-        "tokens": int(old["tokens"]),
+        "step": old["step"],
+        "samples": old["samples"],
+        "tokens": old["tokens"],
         "data": live.batches.state_dict(),
         "rng": _rng(old["rng"], today["rng"]),
         "config": _config(old.get("config"), config),
@@ -217,11 +206,11 @@ def _rng(old: State, today: State) -> State:
     if old.get("numpy") is not None:  # it was not installed
         name, words, position, has_gauss, cached = old["numpy"]
         rng["numpy"] = {
-            "name": str(name),
-            "words": torch.from_numpy(np.asarray(words).astype(np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "gauss": float(cached),
+            "name": name,
+            "words": words.words,
+            "position": position,
+            "has_gauss": has_gauss,
+            "gauss": cached,
         }
     if old.get("cuda"):
         rng["cuda"] = old["cuda"]
