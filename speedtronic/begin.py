@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from speedtronic.checkpoint import Checkpoint, CheckpointStore, Pointer, open_storage
@@ -177,16 +176,25 @@ def read_weights(file: str) -> dict[str, torch.Tensor]:
         CheckpointError: it is not what its name says.
     """
     path = local_path(file)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"--init-from {file}: it is no regular file")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        weights = payload.read_weights(path.read_bytes())
+            return _read_safetensors(path)
+        return payload.read_weights(path.read_bytes())
     except OSError as error:
         raise UsageError(f"--init-from {file}: {error.strerror or error}") from error
-    except (CorruptError, SafetensorError, KeyError) as error:
+    except CorruptError as error:
         raise CheckpointError(f"--init-from {file}: holds no weights: {error}") from error
-    assert isinstance(weights, dict)
-    return weights
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except OSError:
+        raise
+    except Exception as error:  # the library and torch raise several kinds for damaged files
+        raise CorruptError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def _settle_horizon(

@@ -87,7 +87,8 @@ def _refuse_odd_opcodes(content: bytes) -> None:
             f"payload does not load: its pickle has {len(content)} bytes, expected at most "
             f"{MAX_PICKLE_BYTES}"
         )
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+    for count, (opcode, value, _) in enumerate(pickletools.genops(content)):
+        argument: Any = value
         if opcode.name not in _OPCODES:
             raise CorruptError(f"payload does not load: it holds the opcode {opcode.name}")
         if opcode.name == "GLOBAL" and argument not in PARTS:

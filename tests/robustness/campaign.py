@@ -19,6 +19,8 @@ import torch
 from tests.buckets import s3_server
 from tests.robustness.bucket import AT_REQUEST, Bucket, S3Bucket
 from tests.robustness.failpoints import AT
+from tests.robustness.fuzz import KINDS as FUZZED
+from tests.robustness.fuzz import fuzz
 from tests.robustness.kills import KILLED, sigkills
 from tests.robustness.rot import FLIP, TRUNCATION, ZEROS, Rot
 from tests.robustness.scenarios import SCENARIOS, Scenario
@@ -26,10 +28,16 @@ from tests.robustness.sweeps import Sweep, Tally, crash_rounds
 
 NUM_PROCESSES = 2
 NUM_KILLS = 200
+NUM_MUTATED = 10_000  # files of each kind
 BOUND = 140  # outcomes of one power loss
 S3_STRIDE = 4  # a start, a fault and a new start on a server take more than a second
 S3_SCENARIOS = ("two saves, keep 1", "repair")
-ENOUGH = {"power loss": 20_000, FLIP: 10_000, KILLED: NUM_KILLS}  # of the kinds named like this
+ENOUGH = {
+    "power loss": 20_000,
+    FLIP: 10_000,
+    KILLED: NUM_KILLS,
+    **dict.fromkeys(FUZZED, NUM_MUTATED),
+}  # of the kinds named like this
 
 EVERY_KIND = [
     *(f"{fault} at {verb}" for fault, verbs in AT.items() for verb in sorted(verbs)),
@@ -45,6 +53,7 @@ EVERY_KIND = [
     f"{FLIP} in a payload without manifest",
     "crash and repair, again and again",
     KILLED,
+    *FUZZED,
 ]
 
 Job = Callable[[Tally], None]
@@ -54,6 +63,8 @@ def jobs() -> Iterable[Job]:
     """The longest first, so that the processes end together."""
     yield partial(_kills)
     yield _requests_to_s3
+    for kind in FUZZED:
+        yield partial(_mutated_files, kind)
     for scenario in sorted(SCENARIOS, key=lambda scenario: -len(scenario.name)):
         yield partial(_operation_faults, scenario)
         yield partial(_power_losses, scenario)
@@ -86,6 +97,10 @@ def _requests_to_s3(tally: Tally) -> None:
 
 def _power_losses(scenario: Scenario, tally: Tally) -> None:
     Sweep(scenario).power_losses(tally, BOUND, random.Random(scenario.name))
+
+
+def _mutated_files(kind: str, tally: Tally) -> None:
+    fuzz(tally, kind, NUM_MUTATED, seed=0)
 
 
 def _rounds(seed: int, tally: Tally) -> None:
