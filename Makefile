@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo serve test test-page test-long robustness soak check bench clean
+.PHONY: help setup demo serve test test-page test-long robustness powerloss soak check bench clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
@@ -32,6 +32,9 @@ test-long: $(READY)  ## tests of a minute and more, and those that need root
 
 robustness: $(READY)  ## every fault at every operation of the store, some minutes; a JSON line for each kind
 	@$(VENV)/bin/python -m tests.robustness
+
+powerloss: $(READY)  ## five file systems on a disk that loses power, 20 minutes; root, Linux
+	@$(VENV)/bin/python -m tests.powerloss
 
 soak: $(READY)  ## a run killed 200 times ends as one that nobody disturbed, some minutes
 	@$(VENV)/bin/python -m tests.soak

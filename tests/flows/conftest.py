@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.serving import Serving
 
@@ -13,7 +14,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     serving = Serving(tmp_path_factory.mktemp("prefect"))
     try:
         serving.start()
-        with serving.as_client():
+        with temporary_settings({PREFECT_API_URL: serving.api}):
             yield serving
     finally:
         if serving.process and serving.process.poll() is None:

@@ -23,8 +23,7 @@ from tests.recipes import exact_recipe
 HOLDER = """
 import sys, threading
 from speedtronic.checkpoint import RunLock
-lock = RunLock(sys.argv[1])  # kept: it is released with the object
-lock.acquire()
+RunLock(sys.argv[1]).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
