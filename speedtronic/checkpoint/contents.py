@@ -266,10 +266,24 @@ def _is_count(value: Any) -> bool:
     return type(value) in (int, float) and value >= 0 and value == value // 1
 
 
+class _Attributes(_Facts):
+    set: dict[str, Any]
+    gone: list[str]
+
+
+class _ModuleState(_Facts):
+    attributes: dict[str, _Attributes] = Field(default_factory=dict)
+    generators: dict[str, Any] = Field(default_factory=dict)
+    buffers: dict[str, Any] = Field(default_factory=dict)
+    replaced: dict[str, str] = Field(default_factory=dict)
+    requires_grad: dict[str, bool] = Field(default_factory=dict)
+
+
 class _Payload(_Facts):
     format_version: Annotated[int, Field(ge=1)]
     model: dict[str, Any]
     modes: Annotated[dict[str, bool], AfterValidator(_modes)]
+    module_state: _ModuleState = Field(default_factory=_ModuleState)
     optimizer: Annotated[Any, AfterValidator(_optimizer)]
     scheduler: _Scheduler
     scaler: Annotated[Any, AfterValidator(_scaler)]

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from speedtronic.errors import RestoreError
+from speedtronic.training.fit import refuse_unfit_modes, refuse_unfit_optimizer
 from speedtronic.training.module_state import ModuleState
 from speedtronic.training.optim import Schedule, inherit
 from speedtronic.training.rng import capture_rng, restore_rng
-from speedtronic.training.weights import load_weights, model_state
+from speedtronic.training.weights import load_weights, model_state, refuse_unfit
 
 FORMAT_VERSION = 1
 
@@ -117,14 +118,19 @@ class TrainState:
             other_data: the data may be others than those the checkpoint was made with.
 
         Raises:
-            RestoreError: it does not fit the objects at hand; the run cannot go on with them.
+            RestoreError: it does not fit the objects at hand, which are as they were wherever that
+                can be seen without changing them.
         """
+        replaced = state.get("module_state", {}).get("replaced")
+        refuse_unfit(self.model, state["model"], replaced=replaced)
+        refuse_unfit_modes(self.model, state["modes"])
+        refuse_unfit_optimizer(self.model, self.optimizer, state["optimizer"])
+        self.batches.load_state_dict(state["data"], any_order=other_data)
         self._load_model(state)
         self._load_optimizer(state["optimizer"])
         self.schedule.load_state_dict(state["scheduler"])  # after the optimizer: it sets the rates
         if self.scaler is not None and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        self.batches.load_state_dict(state["data"], any_order=other_data)
         self.step = int(state["step"])
         self.tokens = int(state["tokens"])
         self.skipped_updates = int(state["skipped_updates"])
@@ -156,8 +162,5 @@ class TrainState:
         module_state = state.get("module_state", {})
         load_weights(self.model, state["model"], replaced=module_state.get("replaced"))
         self._module_state.load_state_dict(module_state)
-        modes = state["modes"]
         for name, module in self.model.named_modules():
-            if name not in modes:
-                raise RestoreError(f"the checkpoint knows no module {name!r}; the model has one")
-            module.training = modes[name]
+            module.training = state["modes"][name]

@@ -35,7 +35,7 @@ LAYERS = [
         "training.values",
     ],
     ["training.weights"],
-    ["training.module_state", "training.savable"],
+    ["training.fit", "training.module_state", "training.savable"],
     ["training.compiled", "training.state", "training.validation"],
     ["training.trainer", "hooks"],
     ["legacy"],
