@@ -18,6 +18,7 @@ REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MIN_LENGTH = 6
 """Shortest secret that is looked for in messages; a shorter one would be found in other words."""
 
+_MAX_DEPTH = 100
 _RUN = r"[^\s\"'<>]"
 _SHAPES = [
     # `user:password@`, the password with any characters; but `host:8080/a@b` is none.
@@ -103,7 +104,7 @@ def redacted_keys(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _redacted(value: Any, secret: int, found: list[str] | None, above: tuple[int, ...] = ()) -> Any:
-    if id(value) in above:  # a value that contains itself
+    if id(value) in above or len(above) > _MAX_DEPTH:  # it contains itself, or as good as
         return "..."
     below = (*above, id(value))
     if isinstance(value, Mapping):

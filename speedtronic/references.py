@@ -6,7 +6,6 @@ What is stored, logged and shown is the reference. `$${NAME}` stands for the tex
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from speedtronic.errors import ConfigError
@@ -56,7 +55,8 @@ def expand_path(path: str, key: str = "path") -> str:
         ConfigError: a variable is not set.
     """
     path = _substituted(path, key)
-    return str(Path(path).expanduser()) if path.startswith("~") else path
+    # Not by pathlib, which raises where there is no such user.
+    return os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111
 
 
 def _substituted(value: Any, key: str) -> Any:

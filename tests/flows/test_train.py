@@ -31,6 +31,7 @@ from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
 from speedtronic.runtime import train_from_config
 from tests.flows.serving import artifacts, events, train_alone, until
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
+from tests.tiny import tiny_config
 from tests.waiting import Processes, last_step, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,15 @@ def test_running_again_goes_on_from_the_store(tmp_path: Path) -> None:
     reference = exact_recipe(tmp_path / "reference")
     train_alone(reference, max_steps=20)
     assert newest(config).state_digest == newest(reference).state_digest
+
+
+def test_a_fresh_run_s_target_beyond_the_horizon_becomes_it(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    assert train(config.to_dict(), max_steps=12).notes == []
+    assert load(config)["scheduler"]["max_steps"] == 12
+    longer = train(config.to_dict(), max_steps=16)
+    assert any("steps 13 to 16 are past the schedule's horizon, 12" in n for n in longer.notes)
+    assert load(config)["scheduler"]["max_steps"] == 12
 
 
 def test_steps_past_the_last_multiple(tmp_path: Path) -> None:

@@ -470,6 +470,7 @@ def test_a_file_url_is_taken_literally(name: str, tmp_path: Path) -> None:
         ("c.yaml", "a: !!int x\n", "line 1, column 4: 'x' is no int"),
         ("c.yaml", "[" * 20_000, "line 1, column 61: nested too deeply"),
         ("c.json", '{"run": ' + "[" * 100_000, "is nested too deeply"),
+        ("c.json", '{"seed": ' + "[" * 900 + "]" * 900 + "}", "run.seed is [[[[[["),
         ("c.yaml", "# " + "x" * 2**20, "is larger than 1048576 bytes"),
         ("c.yaml", b"name: \xff\n", "byte 6 is not UTF-8 text"),
         ("c.yaml", "- 1\n", "the top level is [1]; it must be a mapping"),

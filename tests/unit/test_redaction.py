@@ -152,6 +152,7 @@ def test_references(monkeypatch: pytest.MonkeyPatch) -> None:
     assert substitute(given, "model") == expected
     assert scrub("value-of-it in /some/place") == "*** in /some/place"
     assert expand_path("${PLACE}/a") == "/some/place/a"
+    assert expand_path("~no-such-user/a") == "~no-such-user/a"
     monkeypatch.delenv("PLACE")
     with pytest.raises(ConfigError, match=r"^model\.c: the environment variable PLACE is not set"):
         substitute(given, "model")
