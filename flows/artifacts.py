@@ -23,6 +23,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from flows.absence import server_answers
 from flows.keys import slug
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import Pointer, open_storage
@@ -113,6 +114,8 @@ class RunView:
         report = self._report
         assert report is not None
         target = report.target_step
+        if not server_answers():
+            return
         percent = 100.0 * self._step / target
         said = f"{report.name}: step {self._step} of {target}"
         with harmless("progress"):
@@ -127,7 +130,7 @@ class RunView:
     def _show_chunks(self) -> None:
         report = self._report
         assert report is not None
-        if report.all_chunks:
+        if report.all_chunks and server_answers():
             said = f"{report.name}: the chunks up to step {report.trained_to}"
             with harmless("table of chunks"):
                 create_table_artifact(report.rows(), key=f"chunks-{self._key}", description=said)
@@ -152,6 +155,8 @@ class RunView:
                 validation=read_events(metrics, "validation"),
                 title=f"{name}: {_times(len(restarts))}",
             )
+            if not server_answers():
+                return
             encoded = base64.b64encode(path.read_bytes()).decode()
             create_image_artifact(
                 f"data:image/png;base64,{encoded}",

@@ -11,6 +11,7 @@ itself gives up after `flows.restarts.MAX_RUNS` starts.
 import sys
 from datetime import timedelta
 
+import httpx
 from prefect.automations import (
     AutomationCore,
     ChangeFlowRunState,
@@ -28,10 +29,10 @@ SILENT_S = 70  # two heartbeats and some
 SETTLED_S = 30  # from a crash to the next start
 MAX_CRASHES_AN_HOUR = 10
 
-_HEARTBEAT = "prefect.flow-run.heartbeat"
+HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Crashed", "Cancelled", "Paused", "Suspended", "AwaitingRetry")
 _AFTER_A_CRASH = ("Scheduled", "AwaitingRetry", "Pending", "Running", "Failed", "Completed")
-_FLOWS = ("speedtronic", "recovery")
+_FLOWS = ("speedtronic", "recovery", "revival")
 
 
 def automations() -> list[AutomationCore]:
@@ -52,8 +53,8 @@ def automations() -> list[AutomationCore]:
                     "prefect.resource.name": list(_FLOWS),
                 },
                 for_each={"prefect.resource.id"},
-                after={_HEARTBEAT},
-                expect={_HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+                after={HEARTBEAT},
+                expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
                 threshold=1,
                 within=timedelta(seconds=SILENT_S),
             ),
@@ -144,7 +145,7 @@ def main() -> int:
         return 2
     try:
         make_automations()
-    except (PrefectException, OSError) as error:
+    except (PrefectException, httpx.HTTPError, OSError) as error:
         print(f"{api}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     for automation in automations():

@@ -64,7 +64,7 @@ def take_over(settings: SpeedtronicConfig) -> None:
     )
     with harmless("end of the task runs that died"):
         _end_task_runs(flow_run)
-    if _trained_here_before(settings, flow_run):
+    if trained_by(settings) == str(flow_run.id):
         _wait_for_former_process(settings)
 
 
@@ -73,6 +73,16 @@ def has_history(settings: SpeedtronicConfig) -> bool:
     if not local_path(settings.run.output_dir).is_dir():
         return False
     return any(True for _ in layout.steps(open_storage(settings.checkpoint_dir).list()))
+
+
+def trained_by(settings: SpeedtronicConfig) -> str | None:
+    """The id of the flow run that last began to train here; None if that cannot be told."""
+    path = local_path(settings.run.output_dir) / REPORT_JSON
+    try:
+        flow_run = json.loads(path.read_text(encoding="utf-8"))["flow_run"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return flow_run if isinstance(flow_run, str) else None
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="checklist")
@@ -105,14 +115,6 @@ def _end_task_runs(flow_run: FlowRun) -> None:
             client.set_task_run_state(
                 task_run.id, Crashed(message="the flow's process died"), force=True
             )
-
-
-def _trained_here_before(settings: SpeedtronicConfig, flow_run: FlowRun) -> bool:
-    path = local_path(settings.run.output_dir) / REPORT_JSON
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["flow_run"] == str(flow_run.id))
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 def _wait_for_former_process(settings: SpeedtronicConfig) -> None:

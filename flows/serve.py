@@ -2,7 +2,8 @@
 
     make serve
 
-PREFECT_SERVER_API_HOST and PREFECT_SERVER_API_PORT say where; its data are in PREFECT_HOME.
+PREFECT_SERVER_API_HOST and PREFECT_SERVER_API_PORT say where; its data are in PREFECT_HOME, with
+the secret that the page and the commands need.
 On Ctrl-C training stops at the end of an update, and goes on with the next `make serve`.
 """
 
@@ -25,23 +26,32 @@ import httpx  # noqa: E402
 from prefect.client.orchestration import get_client  # noqa: E402
 from prefect.client.schemas.actions import WorkPoolCreate  # noqa: E402
 from prefect.exceptions import ObjectAlreadyExists  # noqa: E402
-from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings  # noqa: E402
+from prefect.settings import (  # noqa: E402
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    get_current_settings,
+    temporary_settings,
+)
 
+from flows.access import Access  # noqa: E402
 from flows.automations import make_automations  # noqa: E402
 from flows.stopping import handing_out, stopping_flow_runs  # noqa: E402
+from speedtronic.errors import OutputDirError  # noqa: E402
 
 POOL = "local"
 START_S = 180.0  # a fresh database takes a slow machine half a minute
 WORKER_GRACE_S = 20.0
 SERVER_GRACE_S = 15.0
+LOOK_GRACE_S = 5.0
 POLL_S = 0.2
 
 TO_TRY = """
   {page}   runs, chunks, artifacts; the server's log is {log}
+  the page asks once for the secret, which this prints: echo "{secret}"
 
 In another terminal, in {root}:
 
-  . .venv/bin/activate; export PREFECT_API_URL={api}
+  . .venv/bin/activate; {client}
   prefect deployment run speedtronic/train --watch
   prefect deployment run speedtronic/train --param max_steps=300 --watch
   prefect deployment run recovery/drill --watch
@@ -72,38 +82,50 @@ class Stop:
 
 def main() -> int:
     stop = Stop()
-    server = get_current_settings().server.api
-    page = f"http://{server.host}:{server.port}"
-    api = f"{page}/api"
+    try:
+        access = Access.from_settings()
+    except OutputDirError as error:
+        return _failed(str(error))
+    api = f"{access.page}/api"
     if _answers(api):
-        print(f"there is a server at {page} already; docs/deployments.md uses it", file=sys.stderr)
-        return 1
-    os.environ["PREFECT_API_URL"] = api
+        return _failed(f"there is a server at {access.page} already; docs/deployments.md uses it")
+    # For the processes started here.
+    os.environ |= {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": access.secret}
     print("starting the server; the first time takes half a minute", flush=True)
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True)
     log = home / "server.log"
+    ended = f"the server or the worker has ended; the server's log is {log}"
     with (
-        temporary_settings({PREFECT_API_URL: api}),
+        temporary_settings({PREFECT_API_URL: api, PREFECT_API_AUTH_STRING: access.secret}),
         log.open("wb") as output,
-        _running("the server", ["server", "start"], SERVER_GRACE_S, output) as serving,
+        _running("the server", ["flows.server"], SERVER_GRACE_S, output) as serving,
     ):
         if not _wait_for(api, serving, stop):
-            return 0 if stop.wait(0) else _failed(log)
+            return 0 if stop.wait(0) else _failed(ended)
         with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         _prefect("--no-prompt", "deploy", "--all")
         make_automations()
-        command = ["worker", "start", "--pool", POOL]
+        command = ["prefect", "worker", "start", "--pool", POOL]
         with (
             handing_out(POOL),
             _running("the worker", command, WORKER_GRACE_S) as working,
+            _running("the look for runs to bring back", ["flows.revival"], LOOK_GRACE_S) as looking,
             stopping_flow_runs(POOL, working.pid),
         ):
-            print(TO_TRY.format(page=page, api=api, root=ROOT, log=log), flush=True)
+            to_try = TO_TRY.format(
+                page=access.page,
+                log=log,
+                secret=access.secret_in,
+                root=ROOT,
+                client=access.client_command(),
+            )
+            print(to_try, access.warning(), sep="\n", flush=True)
             while not stop.wait(POLL_S):
+                looking.poll()  # it ends long before the others; nobody else would reap it
                 if serving.poll() is not None or working.poll() is not None:
-                    return _failed(log)
+                    return _failed(ended)
             print("stopping; what is being trained stops after its update", flush=True)
     return 0
 
@@ -112,11 +134,11 @@ def main() -> int:
 def _running(
     name: str, arguments: list[str], grace_s: float, output: IO[bytes] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A `prefect` command, ended by SIGINT, or by SIGKILL after `grace_s`.
+    """A module with arguments, ended by SIGINT, or by SIGKILL after `grace_s`.
 
     In a session of its own, so that Ctrl-C reaches only this process, which stops them in order.
     """
-    command = [sys.executable, "-m", "prefect", *arguments]
+    command = [sys.executable, "-m", *arguments]
     process = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output)
     try:
         yield process
@@ -131,8 +153,8 @@ def _running(
                 process.wait()
 
 
-def _failed(log: Path) -> int:
-    print(f"the server or the worker has ended; the server's log is {log}", file=sys.stderr)
+def _failed(why: str) -> int:
+    print(why, file=sys.stderr)
     return 1
 
 

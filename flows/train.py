@@ -11,6 +11,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.absence import ending_in_time
 from flows.artifacts import RunView
 from flows.attempts import Attempts
 from flows.events import RunEvents
@@ -43,10 +44,10 @@ def train(
         overrides: single keys to change, such as `{"optimizer.lr": 1e-4}`.
         allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
     """
-    settings, target = _configure(config, output_dir, max_steps, overrides)
+    settings, target = configure(config, output_dir, max_steps, overrides)
     take_over(settings)
     events = RunEvents(settings.run.output_dir, settings.checkpoint_dir)
-    with RunView(settings) as view:
+    with ending_in_time(), RunView(settings) as view:
         attempts = Attempts(settings, events, view)
         if has_history(settings):
             mend(settings)
@@ -98,13 +99,20 @@ def train_chunk(
     return result
 
 
-def _configure(
+def configure(
     config: str | dict[str, Any],
     output_dir: str | None,
     max_steps: int | None,
     overrides: dict[str, Any] | None,
 ) -> tuple[SpeedtronicConfig, int]:
-    """The configuration and the target step."""
+    """Put together what a flow run was asked for.
+
+    Returns:
+        The configuration, and the target step.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
     load = SpeedtronicConfig.load if isinstance(config, str) else SpeedtronicConfig.from_dict
     changes = dict(overrides or {})
     if output_dir is not None:

@@ -1,5 +1,6 @@
 """The weights of a checkpoint for other programs, as safetensors."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from speedtronic.checkpoint import Checkpoint
 from speedtronic.checkpoint.storage import publish
 from speedtronic.checkpoint.urls import open_storage
 from speedtronic.errors import OutputDirError, StorageError, UsageError
+
+logger = logging.getLogger(__name__)
+
+WITHOUT_FORM = {torch.complex128, torch.complex32, torch.bits8}
 
 
 def export_weights(checkpoint: Checkpoint, target: str) -> int:
@@ -37,7 +42,7 @@ def export_weights(checkpoint: Checkpoint, target: str) -> int:
         "run_id": manifest.run_id,
         "state_digest": manifest.state_digest,
     }
-    weights = _apart(checkpoint.state["model"])
+    weights = _apart(_exportables(checkpoint.state["model"]))
     content = save(weights, metadata)
     try:
         publish(open_storage(str(path.parent)), path.name, lambda file: file.write(content))
@@ -46,13 +51,32 @@ def export_weights(checkpoint: Checkpoint, target: str) -> int:
     return len(weights)
 
 
-def _apart(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
+def exportable(tensor: torch.Tensor) -> bool:
+    """Whether safetensors has a form for a tensor."""
+    plain = tensor.layout == torch.strided and not tensor.is_quantized
+    return plain and tensor.dtype not in WITHOUT_FORM
+
+
+def _exportables(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors that safetensors has a form for; the others are named in a warning. What is no
+    tensor (of get_extra_state) is left out."""
+    kept = {}
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if not exportable(tensor):
+            kind = f"{tensor.dtype}, {tensor.layout}".replace("torch.", "")
+            logger.warning("left out: %s (%s), which safetensors cannot hold", name, kind)
+        else:
+            kept[name] = tensor.resolve_conj().resolve_neg()
+    return kept
+
+
+def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Each tensor with memory of its own where it shares it with another."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor):  # what a module keeps besides (get_extra_state)
-            continue
         shared = tensor.untyped_storage().data_ptr() in seen
         seen.add(tensor.untyped_storage().data_ptr())
         apart[name] = tensor.clone() if shared else tensor.contiguous()

@@ -86,6 +86,9 @@ class TokenSource:
             pieces.append(_encode(file, text, encode, vocab_size).astype(dtype))
             num_found += len(pieces[-1])
         self.tokens = np.concatenate(pieces)[:num_tokens]
+        if not num_found:
+            others = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+            raise DataError(f"{key}: data.tokenizer gave no ids for {files[0]}{others}")
         if len(self) < 1:
             raise DataError(
                 f"{key}: {len(self.tokens)} tokens of text are less than the {block_size + 1} that "
@@ -93,7 +96,7 @@ class TokenSource:
             )
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.block_size
+        return max(len(self.tokens) - 1, 0) // self.block_size
 
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):

@@ -5,6 +5,7 @@ label of -100 does not count.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,11 +51,7 @@ def compute_loss(model: Any, batch: Any) -> Tensor:
     Raises:
         UsageError: the model returned no loss, or one that is not a scalar tensor.
     """
-    if isinstance(batch, Mapping):
-        output = model(**batch)
-    else:
-        output = model(*batch) if isinstance(batch, list | tuple) else model(batch)
-    loss = output
+    loss = output = _call(model, batch)
     if isinstance(output, Mapping):  # Hugging Face's outputs are mappings too
         loss = output.get("loss")
         if loss is None and output.get("logits") is not None:
@@ -62,14 +59,41 @@ def compute_loss(model: Any, batch: Any) -> Tensor:
     elif isinstance(output, list | tuple) and output:
         loss = output[0]
     if not isinstance(loss, Tensor) or loss.dim() != 0:
-        what = (
-            f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else _kind(output)
-        )
+        what = _kind(loss if isinstance(loss, Tensor) else output)
         raise UsageError(
             f"the model returned {what}; expected a scalar loss tensor, a dict with loss or "
             "logits, or a tuple that starts with the loss"
         )
+    if loss.is_complex():
+        raise UsageError("the loss that the model returned is complex; return a real number")
     return loss
+
+
+def _call(model: Any, batch: Any) -> Any:
+    named = batch if isinstance(batch, Mapping) else {}
+    placed = batch if isinstance(batch, list | tuple) else (batch,)
+    if isinstance(batch, Mapping):
+        placed = ()
+    try:
+        return model(*placed, **named)
+    except TypeError as error:
+        if _within_model(error):
+            raise
+        raise UsageError(
+            f"the model cannot be called with a batch, {_kind(batch)}: {error}; its forward takes "
+            "the keys of a dict by name, the items of a tuple or list by place"
+        ) from error
+
+
+def _within_model(error: Exception) -> bool:
+    """Whether code of the model's raised it, and not the call of its forward."""
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    while trace is not None:
+        parts = Path(trace.tb_frame.f_code.co_filename).parts
+        if "torch" not in parts and parts[-2:] != ("training", "compiled.py"):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _causal_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
@@ -98,5 +122,8 @@ def _kind(output: Any) -> str:
     if isinstance(output, Mapping):
         return f"a dict with {', '.join(map(str, output)) or 'nothing'}"
     if isinstance(output, list | tuple):
-        return f"a {type(output).__name__} of {', '.join(type(x).__name__ for x in output)}"
+        kinds = ", ".join(type(x).__name__ for x in output)
+        return f"a {type(output).__name__} of {kinds or 'nothing'}"
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {list(output.shape)}"
     return f"a {type(output).__name__}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from speedtronic.errors import DataError, NonFiniteError
+from speedtronic.errors import DataError, NonFiniteError, UsageError
 from speedtronic.training.batch import compute_loss, count_labels, to_device
 from speedtronic.training.compiled import Compiled
 from speedtronic.training.metrics import Hook
@@ -99,7 +99,10 @@ class Trainer:
         self._on_step = on_step or (lambda step: None)
         self._stopping = False
         self._skipped_in_a_row = 0
-        self._trainable = [p for p in state.model.parameters() if p.requires_grad]
+        # Not by requires_grad, which may change: what is frozen has no gradient and counts nothing.
+        optimized = {id(p) for group in state.optimizer.param_groups for p in group["params"]}
+        self._trainable = [p for p in state.model.parameters() if id(p) in optimized]
+        self._warned_of_untrained = False
 
     def request_stop(self) -> None:
         """Let `fit` return after the update at hand. Safe in a signal handler."""
@@ -172,6 +175,11 @@ class Trainer:
                 continue
             with self._precision.autocast():
                 loss = compute_loss(self._model, self._on_device(batch))
+                if not loss.requires_grad:
+                    raise UsageError(
+                        "the loss that the model returned depends on no parameter that requires a "
+                        "gradient; is it detached, made under no_grad, or is all of it frozen?"
+                    )
                 loss = loss if weight == 1 else loss * weight
             (state.scaler.scale(loss) if state.scaler else loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -250,7 +258,29 @@ class Trainer:
             )
         return value
 
+    def _warn_of_untrained(self) -> None:
+        """Name, once, a parameter that was frozen when the optimizer was made and is no longer."""
+        if self._warned_of_untrained:
+            return
+        optimized = {id(parameter) for parameter in self._trainable}
+        untrained = [
+            name
+            for name, parameter in self.state.model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in optimized
+        ]
+        if untrained:
+            self._warned_of_untrained = True
+            more = f" and {len(untrained) - 1} more" if len(untrained) > 1 else ""
+            logger.warning(
+                "model: %s%s requires a gradient and is NOT trained, for it was frozen, or not "
+                "there, when the optimizer was made. Let the factory return it trainable and "
+                "freeze it in the first forward pass; what is frozen there can be trained later",
+                untrained[0],
+                more,
+            )
+
     def _log(self, lr: float, logged: tuple[float, int]) -> tuple[float, int]:
+        self._warn_of_untrained()
         state, now = self.state, time.perf_counter()
         payload = {
             "step": state.step,
@@ -266,5 +296,6 @@ class Trainer:
 
     def _commit(self, loss: torch.Tensor) -> None:
         assert self._save is not None
+        self._warn_of_untrained()
         self.state.loss = self._read(loss)
         self._save(self.state.state_dict())

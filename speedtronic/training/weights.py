@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from speedtronic.errors import RestoreError
+from speedtronic.export import exportable
 from speedtronic.training.values import from_saved, memory, same_bits, to_saved
 
 MAX_SHOWN = 10  # lines of a message
@@ -137,7 +138,7 @@ def refuse_unfit(
             if _shape(value) != _shape(weights[name]) and not name.endswith(EXTRA):
                 stored = _shape(weights[name])
                 lines.append(f"{name}: stored {stored}, the model has {_shape(value)}")
-        elif exact or not (name.endswith(EXTRA) or _only_in_checkpoints(value)):
+        elif exact or (isinstance(value, Tensor) and exportable(value)):
             lines.append(f"{name}: missing, the model has {_shape(value)}")
     lines += [
         f"{name}: not in the model, stored {_shape(weights[name])}"
@@ -154,11 +155,6 @@ def _shape(value: Any) -> str:
     nested = isinstance(value, Tensor) and value.is_nested
     plain = isinstance(value, Tensor) and not nested
     return str(list(value.shape)) if plain else "nested" if nested else type(value).__name__
-
-
-def _only_in_checkpoints(value: Any) -> bool:
-    """Whether safetensors has no form for it."""
-    return not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized
 
 
 def _loadable(value: Any) -> Any:

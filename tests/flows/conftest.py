@@ -4,7 +4,6 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.serving import Serving
 
@@ -14,7 +13,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     serving = Serving(tmp_path_factory.mktemp("prefect"))
     try:
         serving.start()
-        with temporary_settings({PREFECT_API_URL: serving.api}):
+        with serving.as_client():
             yield serving
     finally:
         if serving.process and serving.process.poll() is None:

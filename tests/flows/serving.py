@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,10 +24,11 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.stopping import children
 from speedtronic import SpeedtronicConfig
-from tests.waiting import wait_until
+from tests.waiting import Processes, wait_until
 
 ROOT = Path(__file__).parents[2]
 TO_START_S = 300.0  # a fresh database on a busy machine
@@ -52,7 +54,8 @@ class Serving:
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_API_PORT": str(port),
         }
-        self.env.pop("PREFECT_API_URL", None)
+        for ours in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+            self.env.pop(ours, None)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -79,6 +82,19 @@ class Serving:
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(120)
 
+    def kill_everything(self) -> None:
+        """SIGKILL for all that was started, down to the workers of a loader: what a reboot does."""
+        assert self.process is not None
+        doomed = [self.process.pid]
+        for pid in doomed:  # grows as it goes
+            doomed += children(pid).values()
+        with Processes(doomed) as processes:
+            for pid in doomed:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait(60)
+            assert processes.end_within()
+
     def pids(self) -> list[int]:
         """Server and worker."""
         assert self.process is not None
@@ -91,7 +107,18 @@ class Serving:
     @property
     def client_env(self) -> dict[str, str]:
         """For a process that talks to the server."""
-        return {**self.env, "PREFECT_API_URL": self.api}
+        return {**self.env, "PREFECT_API_URL": self.api, "PREFECT_API_AUTH_STRING": self.secret}
+
+    @property
+    def secret(self) -> str:
+        """What the server asks its clients for."""
+        return (self._home / "api-auth-string").read_text().strip()
+
+    @contextmanager
+    def as_client(self) -> Iterator[None]:
+        """This process talks to the server in the block."""
+        with temporary_settings({PREFECT_API_URL: self.api, PREFECT_API_AUTH_STRING: self.secret}):
+            yield
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A `prefect` command, run to its end."""

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from flows.automations import automations, make_automations
 from tests.flows.serving import ROOT, Serving, client
 
@@ -49,9 +51,25 @@ def test_one_that_is_out_of_date_is_brought_up_to_date() -> None:
     assert again.trigger == wanted.trigger
 
 
-def test_without_a_server_the_command_says_what_is_missing(served: Serving) -> None:
-    env = {key: value for key, value in served.env.items() if key != "PREFECT_API_URL"}
-    command = [sys.executable, "-m", "flows.automations"]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "PREFECT_API_URL" in done.stderr
+@pytest.mark.parametrize("module", ["flows.automations", "flows.revival"])
+@pytest.mark.parametrize(
+    ("api", "secret", "code", "said"),
+    [
+        (None, "", 2, "PREFECT_API_URL"),
+        ("http://127.0.0.1:1/api", "", 1, "127.0.0.1:1/api: "),
+        ("ours", "wrong", 1, "401"),
+    ],
+    ids=["no server", "no answer", "not the secret"],
+)
+def test_the_commands_say_in_a_line_what_is_wrong(
+    module: str, api: str | None, secret: str, code: int, said: str, served: Serving
+) -> None:
+    env = {k: v for k, v in served.env.items() if k != "PREFECT_API_URL"}
+    if api:
+        env |= {"PREFECT_API_URL": served.api if api == "ours" else api}
+        env |= {"PREFECT_API_AUTH_STRING": secret, "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

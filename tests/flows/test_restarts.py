@@ -23,7 +23,8 @@ from tests.recipes import exact_recipe
 HOLDER = """
 import sys, threading
 from speedtronic.checkpoint import RunLock
-RunLock(sys.argv[1]).acquire()
+lock = RunLock(sys.argv[1])  # kept: it is released with the object
+lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from speedtronic import SpeedtronicConfig
-from speedtronic.checkpoint import open_storage
+from speedtronic.checkpoint import CheckpointStore, open_storage
 from speedtronic.checkpoint.verify import candidates
 from speedtronic.errors import UsageError
+from speedtronic.export import export_weights
 from speedtronic.recovery.comparing import difference
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
+from speedtronic.training.values import same_bits
 from tests.odd_models import odd_buffers, refused_buffers
 from tests.recipes import load, newest
 from tests.tiny import names
@@ -119,6 +121,27 @@ def test_extra_state_that_cannot_come_back_is_refused(
     with pytest.raises(UsageError, match=said):
         build_runtime(config_of(tmp_path / "run", model, {}))
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("model", ["Odd", "Extra", "Counter"])
+def test_weights_of_any_model_can_be_exported_and_begun_with(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    args = {"persistent": True, "moving": False} if model == "Odd" else {}
+    config = config_of(tmp_path / "run", model, {}, **args)
+    train_from_config(config, max_steps=3)
+    trained = load(config)["model"]
+    checkpoint = CheckpointStore(open_storage(config.checkpoint_dir), keep_last=None).select()
+    assert checkpoint is not None
+    file = str(tmp_path / "weights.safetensors")
+    export_weights(checkpoint, file)
+    assert ("left out: csr (float32, sparse_csr)" in caplog.text) == (model == "Odd")
+    for source in (file, f"{config.checkpoint_dir}/step_000000000003.pt"):
+        fresh = config_of(tmp_path / source[-4:], model, {}, **args)
+        with build_runtime(fresh, init_from=source) as runtime:
+            begun = runtime.state.state_dict()["model"]
+        for name in ("hidden.weight", "head.bias", *(["float8_e4m3"] if args else [])):
+            assert same_bits(begun[name], trained[name])
 
 
 # --- the model as its maker left it ---

@@ -80,6 +80,15 @@ class Browser:
         )
         assert until(lambda: self._evaluate(code) is True, TO_SHOW_S), f"no {label!r}"
 
+    def type(self, text: str) -> None:
+        """Type into the first field of the page, once there is one, and press Enter."""
+        focus = "(() => { const e = document.querySelector('input'); e?.focus(); return !!e })()"
+        assert until(lambda: self._evaluate(focus) is True, TO_SHOW_S), self.text()
+        self._tell("Input.insertText", self._session, text=text)
+        for kind in ("keyDown", "keyUp"):
+            key = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
+            self._tell("Input.dispatchKeyEvent", self._session, type=kind, **key)
+
     def picture(self, path: Path) -> None:
         """What it looks like, as a PNG."""
         answer = self._tell("Page.captureScreenshot", self._session, format="png")

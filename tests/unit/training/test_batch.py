@@ -95,3 +95,28 @@ def test_everything_in_a_batch_moves() -> None:
     assert moved["b"][0].device == meta
     assert moved["b"][1][0].device == meta
     assert moved["b"][1][1] == "name"
+
+
+class Named(nn.Module):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens + None  # type: ignore[operator]
+
+
+def test_a_batch_that_forward_does_not_take_is_named() -> None:
+    for batch, said in (
+        ({"input_ids": LABELS, "labels": LABELS}, "a dict with input_ids, labels: .*'input_ids'"),
+        ((LABELS, LABELS), "a tuple of Tensor, Tensor: .*takes 2 positional arguments"),
+        ([], "a list of nothing: .*missing 1 required"),
+    ):
+        with pytest.raises(UsageError, match=f"the model cannot be called with a batch, {said}"):
+            compute_loss(Named(), batch)
+
+
+def test_an_error_within_the_model_is_left_as_it_is() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        compute_loss(Named(), {"tokens": LABELS})
+
+
+def test_a_complex_loss_is_refused() -> None:
+    with pytest.raises(UsageError, match="is complex"):
+        compute_loss(Returns(torch.tensor(1j)), {"x": LABELS})

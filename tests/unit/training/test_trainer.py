@@ -416,3 +416,45 @@ def streams_left_as_they_were() -> Any:
     before = capture_rng(CPU)
     yield
     restore_rng(before, CPU)
+
+
+class Partly(Model):
+    """Trains `fit` only from the fourth call on."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.calls, self.free = 0, nn.Parameter(torch.ones(1))
+        self.fit.requires_grad_(not frozen)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        self.calls += 1
+        self.fit.requires_grad_(self.calls > 3)
+        return {"loss": (self.fit(input_ids).squeeze(-1) * self.free - labels).square().mean()}
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_the_optimizer_does_not_know_is_never_left_untrained_in_silence(
+    frozen: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = make_state(lambda: Partly(frozen))
+    if frozen:
+        known = [p for p in state.model.parameters() if p.requires_grad]
+        state.optimizer = torch.optim.AdamW(known, lr=0.05)
+    before = state.model.fit.weight.clone()
+    trainer, _, _ = make_trainer(state, grad_clip=1.0)
+    trainer.fit(3)
+    assert torch.equal(state.model.fit.weight, before)
+    assert not caplog.messages
+    trainer.fit(6)
+    assert torch.equal(state.model.fit.weight, before) == frozen
+    said = [line for line in caplog.messages if "fit.weight and 1 more requires a gradient" in line]
+    assert len(said) == frozen
+
+
+def test_a_loss_that_depends_on_nothing_is_refused() -> None:
+    class Detached(Model):
+        def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            return {"loss": super().forward(input_ids, labels)["loss"].detach()}
+
+    with pytest.raises(UsageError, match="depends on no parameter that requires a gradient"):
+        make_trainer(make_state(Detached))[0].fit(1)

@@ -1,0 +1,183 @@
+"""What is brought back of the runs that the server remembers, and what is left alone.
+
+All of them are looked at once, as the server would after a reboot, in a pool that nobody works for.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import State, StateType
+from prefect.events import Event, get_events_client
+from prefect.exceptions import ObjectAlreadyExists
+
+from flows.automations import HEARTBEAT
+from flows.revival import look
+from flows.train import train
+from speedtronic import SpeedtronicConfig
+from speedtronic.runtime import train_from_config
+from tests.flows.serving import Serving, client, flow_run, until
+from tests.flows.test_restarts import held, report_of
+from tests.recipes import exact_recipe
+
+TRAINED_TO = 8
+POOL = "local"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the server remembers, what is on disk, and the state that is due."""
+
+    state: StateType
+    due: str
+    target: int = 2 * TRAINED_TO
+    config: Any = None
+    trained: bool = True
+    deployed: bool = True
+    pool: str = "nobody"
+    by_another: bool = False
+    heard_of: bool = False
+    locked: bool = False
+
+
+RUNNING, CRASHED, PENDING, CANCELLING = (
+    StateType.RUNNING,
+    StateType.CRASHED,
+    StateType.PENDING,
+    StateType.CANCELLING,
+)
+CASES = {
+    "running": Case(RUNNING, "AwaitingRetry"),
+    "crashed": Case(CRASHED, "AwaitingRetry"),
+    "pending": Case(PENDING, "AwaitingRetry"),
+    "cancelling": Case(CANCELLING, "Cancelled"),
+    "before the first save": Case(RUNNING, "AwaitingRetry", trained=False),
+    "at its target": Case(RUNNING, "Completed", target=TRAINED_TO),
+    "crashed at its target": Case(CRASHED, "Completed", target=TRAINED_TO),
+    "cancelling at its target": Case(CANCELLING, "Cancelled", target=TRAINED_TO),
+    "a configuration that is gone": Case(RUNNING, "AwaitingRetry", config="/not/there.yaml"),
+    "sent a heartbeat": Case(RUNNING, "Running", heard_of=True),
+    "holds its lock": Case(RUNNING, "Running", trained=False, locked=True),
+    "crashed but holds its lock": Case(CRASHED, "Crashed", trained=False, locked=True),
+    "cancelling but holds its lock": Case(CANCELLING, "Cancelling", trained=False, locked=True),
+    "another went on with its store": Case(CRASHED, "Crashed", by_another=True),
+    "on its way into a container": Case(PENDING, "Pending", pool="containers"),
+    "in a container": Case(RUNNING, "AwaitingRetry", pool="containers"),
+    "nobody's": Case(RUNNING, "Running", deployed=False),
+    "cancelled": Case(StateType.CANCELLED, "Cancelled"),
+    "failed": Case(StateType.FAILED, "Failed"),
+    "paused": Case(StateType.PAUSED, "Paused"),
+    "waits": Case(StateType.SCHEDULED, "Scheduled"),
+}
+
+
+def deployments() -> dict[str, UUID]:
+    """Of the flow, in pools without a worker: pool -> deployment."""
+    found = {}
+    with client() as api:
+        known = api.read_deployment_by_name("speedtronic/train")
+        for pool, kind in (("nobody", "process"), ("containers", "docker")):
+            with suppress(ObjectAlreadyExists):
+                api.create_work_pool(WorkPoolCreate(name=pool, type=kind))
+            found[pool] = api.create_deployment(
+                flow_id=known.flow_id, name=pool, work_pool_name=pool, path=known.path,
+                entrypoint=known.entrypoint,
+            )  # fmt: skip
+    return found
+
+
+def prepare(case: Case, config: SpeedtronicConfig, deployments: dict[str, UUID]) -> UUID:
+    """Have the server remember a flow run, and the disk what it trained; returns its id."""
+    parameters = {"config": case.config or config.to_dict(), "max_steps": case.target}
+    with client() as api:
+        if case.deployed:
+            chosen = deployments[case.pool]
+            run_id = api.create_flow_run_from_deployment(chosen, parameters=parameters).id
+        else:
+            run_id = api.create_flow_run(train, parameters=parameters).id
+        if case.state == CANCELLING:  # what was never begun is cancelled at once
+            api.set_flow_run_state(run_id, State(type=RUNNING), force=True)
+            api.update_flow_run(run_id, infrastructure_pid="1")
+        if case.state != StateType.SCHEDULED:
+            api.set_flow_run_state(run_id, State(type=case.state), force=True)
+    if case.trained:
+        train_from_config(config, max_steps=TRAINED_TO)
+        report_of(config, uuid4() if case.by_another else run_id)
+    return run_id
+
+
+async def send_heartbeat(run_id: UUID) -> None:
+    event = Event(
+        occurred=datetime.now(UTC),  # type: ignore[arg-type]
+        event=HEARTBEAT,
+        resource={"prefect.resource.id": f"prefect.flow-run.{run_id}"},  # type: ignore[arg-type]
+    )
+    async with get_events_client(checkpoint_every=1) as events:
+        await events.emit(event)
+
+
+@dataclass
+class Looked:
+    """The flow runs by the names of their cases, and what two looks said, one after the other."""
+
+    ids: dict[str, UUID]
+    said: list[str]
+    said_again: list[str]
+
+
+@pytest.fixture(scope="module")
+def looked(served: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looked]:
+    root, found = tmp_path_factory.mktemp("runs"), deployments()
+    configs = {name: exact_recipe(root / name.replace(" ", "-")) for name in CASES}
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(served))
+        ids = {name: prepare(case, configs[name], found) for name, case in CASES.items()}
+        for name, case in CASES.items():
+            if case.locked:
+                stack.enter_context(held(configs[name]))
+            if case.heard_of:
+                asyncio.run(send_heartbeat(ids[name]))
+                assert until(partial(heard_of, ids[name]), 60)
+        yield Looked(ids, look(0.5), look(0.5))
+
+
+@contextmanager
+def undisturbed(served: Serving) -> Iterator[None]:
+    """Automations and schedules would bring back some of it before the test looks."""
+    assert until(lambda: len(served.pids()) == 2, 120), "the look of make serve is over"
+    with client() as api:
+        api.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))
+        found = [each.id for each in api.read_automations()]
+        for each in found:
+            api.pause_automation(each)
+        try:
+            yield
+        finally:
+            for each in found:
+                api.resume_automation(each)
+            api.update_work_pool(POOL, WorkPoolUpdate(is_paused=False))
+
+
+def heard_of(run_id: UUID) -> bool:
+    wanted = {
+        "event": {"name": [HEARTBEAT]},
+        "any_resource": {"id": [f"prefect.flow-run.{run_id}"]},
+    }
+    with client() as api:
+        return bool(api._client.post("/events/filter", json={"filter": wanted}).json()["events"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_gets_the_state_that_is_due(name: str, looked: Looked) -> None:
+    run = flow_run(looked.ids[name])
+    assert run.state_name in (CASES[name].due, "Late" if name == "waits" else "")
+    touched = CASES[name].due != CASES[name].state.value.capitalize()
+    assert any(repr(run.name) in line for line in looked.said) == touched, looked.said
+    assert not any(repr(run.name) in line for line in looked.said_again), "once"
