@@ -36,6 +36,9 @@ STATE_KEYS = (
 OPTIONAL_STATE_KEYS = ("module_state",)
 
 
+PRIVATE = ("source", "source_at", "source_draws_first")
+
+
 class DigestingWriter:
     """A file object that digests and counts what passes through it on the way to `file`."""
 
@@ -68,7 +71,8 @@ def state_digest(state: Mapping[str, Any]) -> str:
 
     xxh3-128 over (path, type, shape, raw bytes) of every leaf under `STATE_KEYS`, sorted by path.
     Tensors may be on any device; tied tensors count under every name. The data position is its
-    counters; the private state of a user's own data source (`data/source`) is left out.
+    counters; the private state of a user's own data source, and what is noted about it, are left
+    out (`PRIVATE`).
     """
     leaves = sorted(_leaves(determining(state), ""), key=lambda leaf: leaf[0])
     hasher = xxhash.xxh3_128()
@@ -86,7 +90,7 @@ def determining(state: Mapping[str, Any]) -> dict[str, Any]:
     parts = {key: state.get(key) for key in STATE_KEYS}
     parts |= {key: state[key] for key in OPTIONAL_STATE_KEYS if state.get(key)}
     if isinstance(parts["data"], Mapping):
-        parts["data"] = {key: x for key, x in parts["data"].items() if key != "source"}
+        parts["data"] = {key: x for key, x in parts["data"].items() if key not in PRIVATE}
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from speedtronic.data.collate import collate
 from speedtronic.data.fingerprint import digest, fingerprint, spread
+from speedtronic.data.held import generators_in, listeners_in, tell_epoch
 from speedtronic.data.randomness import seed_streams, streams_kept
 from speedtronic.data.sample import Batch
 from speedtronic.errors import ConfigError, DataError
@@ -17,6 +19,8 @@ from speedtronic.references import substitute
 
 if TYPE_CHECKING:
     from speedtronic.sections import DataConfig, ValidationConfig
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["map", "stream", "batches"]
 
@@ -62,7 +66,7 @@ class MapSource:
 
     Python's, NumPy's and torch's global streams are seeded from (seed, epoch, index) before an item
     is fetched and put back after; so what is drawn for it depends neither on workers nor on what
-    was fetched before.
+    was fetched before. `set_epoch` of the dataset, or of what it wraps, is told the epoch first.
 
     Args:
         dataset: has `__len__` and `__getitem__`.
@@ -76,6 +80,16 @@ class MapSource:
     def __init__(self, dataset: Any, *, seed: int, key: str = "data.dataset") -> None:
         self._dataset = dataset
         self._seed = seed
+        self._listens = bool(listeners_in(dataset))
+        self._told: int | None = None
+        if held := generators_in(dataset):
+            logger.warning(
+                "%s: %s is a generator that the dataset keeps; what it draws depends on what was "
+                "fetched before, so a resume will differ. Draw from the global streams, or make it "
+                "anew for each item",
+                key,
+                ", ".join(held),
+            )
         if len(dataset) < 1:
             raise DataError(f"{key}: the {type(dataset).__name__} has no items")
 
@@ -100,6 +114,9 @@ class MapSource:
         items = []
         with streams_kept():
             for index, epoch in zip(indices, epochs, strict=True):
+                if self._listens and epoch != self._told:
+                    self._told = epoch
+                    tell_epoch(self._dataset, epoch)
                 seed_streams(self._seed, epoch, index)
                 items.append(self._dataset[index])
         return items

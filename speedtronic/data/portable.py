@@ -12,7 +12,7 @@ PLAIN = (type(None), bool, int, float, str)
 
 
 def to_portable(value: Any, path: str = "state_dict()") -> Any:
-    """`value` in numbers, strings, tensors, lists, tuples and dicts, all containers copied.
+    """`value` in numbers, strings, tensors, lists, tuples and dicts, all copied.
 
     Bytes and what is NumPy's become dicts with `TAG` in them, and so does a dict with `TAG` or keys
     that are not plain.
@@ -21,7 +21,9 @@ def to_portable(value: Any, path: str = "state_dict()") -> Any:
         DataError: something in it has no such form; the message names its type and place.
     """
     kind = type(value)
-    if kind in PLAIN or isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if kind in PLAIN:
         return value
     if kind is list or kind is tuple:
         return kind(to_portable(item, f"{path}[{n}]") for n, item in enumerate(value))

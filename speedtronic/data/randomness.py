@@ -6,6 +6,7 @@ Only the CPU's generators are touched: what a dataset draws on a GPU would be in
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,3 +35,10 @@ def streams_kept() -> Iterator[None]:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.default_generator.set_state(kept[2])
+
+
+def streams_mark() -> tuple[Any, ...]:
+    """Where the global streams stand: equal marks mean that nothing was drawn in between."""
+    of_numpy = np.random.get_state(legacy=False)["state"]
+    of_torch = torch.default_generator.get_state().numpy().tobytes()
+    return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes(), of_torch

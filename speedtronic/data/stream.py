@@ -1,17 +1,36 @@
 """Data that only come one after another: iterable datasets, and loaders of ready batches."""
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from speedtronic.data.collate import collate
 from speedtronic.data.fingerprint import fingerprint
+from speedtronic.data.guard import NotYetError
 from speedtronic.data.randomness import streams_kept
-from speedtronic.data.reader import Place, Reader, is_stateful
+from speedtronic.data.reader import Place, Reader
 from speedtronic.data.sample import Batch, no_beat
 from speedtronic.errors import RestoreError
 
 logger = logging.getLogger(__name__)
+
+TELL_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The object's own state, in portable form, and the place that it is of.
+
+    Attributes:
+        draws_first: `Reader.draws_first` there.
+    """
+
+    place: Place
+    source: Any
+    draws_first: bool = False
 
 
 class StreamLoader:
@@ -39,8 +58,7 @@ class StreamLoader:
         self._micro_batch_size = micro_batch_size
         self._seed = seed
         self._place = Place()
-        # Where the object last loaded a state, with that state; a position where it began.
-        self._saved: tuple[Place, Any] = (Place(), None)
+        self._saved = Saved(Place(), None)
         self._begun = 0
         self._exact = True
         self._fresh: Any = make()
@@ -74,21 +92,30 @@ class StreamLoader:
     def state_dict(self) -> dict[str, Any]:
         """The place as plain numbers, and as `source` the object's own state if it has one.
 
+        `source_at` is where that state was taken, if not here: a resume goes on from there.
+
         Raises:
             DataError: that state holds something that a checkpoint cannot.
         """
-        place, source = self._saved
-        if place != self._place:
-            with streams_kept():
-                source = self._start().source_state()
-        return {
+        saved = self._saved
+        if saved.place != self._place:
+            with streams_kept(), suppress(NotYetError):
+                reader = self._start()
+                saved = Saved(self._place, reader.source_state(), bool(reader.draws_first))
+                self._saved = saved
+        state = {
             "samples": self.position,
             "epoch": self._place.epoch,
             "index": self._place.index,
             "begun": self._begun,
             "seed": self._seed,
-            "source": source,
+            "source": saved.source,
         }
+        if saved.place != self._place and saved.source is not None:
+            state["source_at"] = [saved.place.samples, saved.place.epoch, saved.place.index]
+        if saved.draws_first:
+            state["source_draws_first"] = True
+        return state
 
     def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
         """Go on at the saved place; an object that stands exactly there is kept.
@@ -113,7 +140,8 @@ class StreamLoader:
         if place is None:
             place, state = Place(state["samples"]), {"begun": state["samples"]}
         self._place, self.position, self._begun = place, place.samples, state["begun"]
-        self._saved = (place, state.get("source"))
+        at, draws_first = state.get("source_at"), state.get("source_draws_first", False)
+        self._saved = Saved(Place(*at) if at else place, state.get("source"), draws_first)
 
     def fingerprint(self) -> str:
         """Of the type's name: nothing can be seen without taking it."""
@@ -139,29 +167,45 @@ class StreamLoader:
     def _wind(self, source: Any) -> Reader:
         """A reader of `source`, brought to the current place."""
         goal = self._place
-        saved, state = self._saved
-        if state is None or not is_stateful(source):
-            by_epoch = hasattr(source, "set_epoch")
+        saved, state = self._saved.place, self._saved.source
+        reader = Reader(source, self._micro_batch_size, self._seed, self.beat)
+        self._reader = reader  # so that a failure below closes it
+        if state is None or reader.resumes_by != "state":
+            by_epoch = reader.resumes_by == "skipping the epoch"
             saved = Place(goal.samples - goal.index, goal.epoch) if by_epoch else Place(self._begun)
             state = None
-        reader = Reader(source, self._micro_batch_size, self._seed, saved)
-        self._reader = reader  # so that a failure below closes it
+        reader.begin(saved)
         if state is not None:
             reader.load(state)
-        elif skipped := goal.samples - saved.samples:
-            logger.warning(
-                "data.dataset: skipping %d samples of a %s to go on at sample %d; with state_dict "
-                "and load_state_dict it would go on at once",
-                skipped,
-                self._type,
-                goal.samples,
-            )
-        while reader.place.samples < goal.samples:
-            self.beat()
-            reader.take()
+            reader.draws_first = self._saved.draws_first
+        self._skip(reader, goal)
         if reader.place != goal and self._exact:
             raise RestoreError(
                 f"data.dataset: the {self._type} is not the one of the checkpoint: expected "
                 f"{goal}, found {reader.place}; restore the data, or start a fresh run"
             )
         return reader
+
+    def _skip(self, reader: Reader, goal: Place) -> None:
+        """Take what lies between the reader's place and `goal`, and say so."""
+        begun, started = reader.place.samples, time.monotonic()
+        if total := goal.samples - begun:
+            logger.warning(
+                "data.dataset: skipping %d samples of a %s to go on at sample %d; %s",
+                total,
+                self._type,
+                goal.samples,
+                reader.why_by_skipping,
+            )
+        told = started
+        while reader.place.samples < goal.samples:
+            self.beat()
+            reader.take()
+            if (now := time.monotonic()) - told >= TELL_EVERY_S:
+                told, done = now, reader.place.samples - begun
+                logger.info(
+                    "data.dataset: skipped %d of %d samples; about %.0f s to go",
+                    done,
+                    total,
+                    (total - done) * (now - started) / done,
+                )

@@ -241,3 +241,43 @@ class TestFingerprint:
         before = MapSource(dataset, seed=0).fingerprint()
         dataset._fingerprint = "another"
         assert MapSource(dataset, seed=0).fingerprint() != before
+
+
+class Told(own_parts.Augmented):
+    """Items that show the epoch."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> own_parts.Item:
+        return {"input_ids": torch.tensor([index, self.epoch])}
+
+
+def told(args: Any) -> torch.utils.data.Subset[Any]:
+    return torch.utils.data.Subset(Told(), range(10))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_every_epoch_is_told(make_loader: Make, num_workers: int) -> None:
+    loader = make_loader("tests.unit.data.test_own:told", num_workers=num_workers)
+    epochs = [epoch for batch in take(loader, 7) for _, epoch in batch]
+    assert epochs == [0] * 10 + [1] * 10 + [2] * 8
+    resumed = make_loader("tests.unit.data.test_own:told", num_workers=num_workers)
+    resumed.load_state_dict({**resumed.state_dict(), "samples": 16})
+    assert [epoch for batch in take(resumed, 3) for _, epoch in batch] == [1] * 4 + [2] * 8
+
+
+class Keeping(own_parts.Augmented):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(3)
+
+
+def test_a_generator_that_the_dataset_keeps_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    for dataset in (own_parts.Augmented(), [1, 2], Told()):
+        MapSource(dataset, seed=0)
+    assert not caplog.records
+    MapSource(torch.utils.data.Subset(Keeping(), [1, 2]), seed=0)  # type: ignore[arg-type]
+    assert "data.dataset: Subset.dataset.rng is a generator that the dataset keeps" in caplog.text

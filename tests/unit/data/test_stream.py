@@ -103,7 +103,7 @@ def through_disk(state: dict[str, Any]) -> Any:
 
 
 def position(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key != "source"}
+    return {key: value for key, value in state.items() if key not in ("source", "source_at")}
 
 
 def assert_resumes(make: Callable[[], BatchLoader], stops: range) -> None:
