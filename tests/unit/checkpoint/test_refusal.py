@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from speedtronic.checkpoint import CheckpointStore, layout, open_lock, open_storage, survey
 from speedtronic.checkpoint.lock import holder
 from speedtronic.checkpoint.pins import pin, pinned
+from speedtronic.checkpoint.storage import publish
 from speedtronic.checkpoint.verify import candidates
 from speedtronic.errors import (
     LegacyStoreError,
@@ -202,6 +204,23 @@ def test_a_lock_that_is_no_regular_file_is_refused(tmp_path: Path, kind: str) ->
     with pytest.raises(OutputDirError, match=r"\.lock.*: it is a (link|folder|pipe|socket)"):
         open_lock(open_storage(str(tmp_path / "store"))).acquire()
     assert picture(tmp_path) == before
+
+
+def test_a_folder_among_objects_is_refused_too() -> None:
+    url = f"memory://refusal-{uuid.uuid4()}"
+    storage = open_storage(url)
+    store = CheckpointStore(storage, keep_last=None, first_saves=(2,))
+    store.save(state_at(2))
+    publish(storage, f"{layout.payload_name(4)}/data.bin", lambda file: file.write(b"x"))
+    with pytest.raises(NoValidCheckpointError, match=r"step_000000000004\.pt is a folder"):
+        CheckpointStore(open_storage(url), keep_last=None).select()
+    assert survey(open_storage(url)).selected is None
+
+
+def test_a_directory_that_leads_nowhere_is_no_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(StorageError, match=r"a link to .*, which is not there"):
+        open_store(tmp_path / "store").select()
 
 
 # --- payloads without manifests ---
