@@ -33,6 +33,7 @@ from speedtronic.errors import CheckpointError
 from speedtronic.output import logging_path
 from speedtronic.plot import plot_losses
 from speedtronic.report import RunReport, write_report
+from speedtronic.run_directory import read_bytes
 from speedtronic.training.metrics import read_events
 
 LOSS_PNG = "loss.png"
@@ -157,7 +158,7 @@ class RunView:
             )
             if not server_answers():
                 return
-            encoded = base64.b64encode(path.read_bytes()).decode()
+            encoded = base64.b64encode(read_bytes(path)).decode()
             create_image_artifact(
                 f"data:image/png;base64,{encoded}",
                 key=f"loss-{self._key}",

@@ -4,7 +4,6 @@ A flow run may be started again after its process died, or was taken for dead; a
 the run before may have left it damaged.
 """
 
-import json
 import threading
 
 from prefect import get_run_logger, task
@@ -25,10 +24,11 @@ from flows.artifacts import harmless
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import layout, open_storage
 from speedtronic.checkpoint.urls import local_path
-from speedtronic.errors import SpeedtronicError
+from speedtronic.errors import CorruptError, SpeedtronicError
 from speedtronic.recovery import run_checklist
 from speedtronic.recovery.trained import trainer
 from speedtronic.report import REPORT_JSON
+from speedtronic.run_directory import read_json
 
 MAX_RUNS = 50
 POLL_S = 1.0
@@ -79,8 +79,8 @@ def trained_by(settings: SpeedtronicConfig) -> str | None:
     """The id of the flow run that last began to train here; None if that cannot be told."""
     path = local_path(settings.run.output_dir) / REPORT_JSON
     try:
-        flow_run = json.loads(path.read_text(encoding="utf-8"))["flow_run"]
-    except (OSError, ValueError, LookupError, TypeError):
+        flow_run = read_json(path)["flow_run"]
+    except (OSError, CorruptError, LookupError):
         return None
     return flow_run if isinstance(flow_run, str) else None
 

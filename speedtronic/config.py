@@ -4,12 +4,13 @@ import json
 import os
 import posixpath
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import xxhash
 from pydantic import Field, ValidationError, model_validator
 
-from speedtronic.config_file import parse_file
+from speedtronic.config_file import parse_file, parse_text
 from speedtronic.config_problems import explain, unknown_key
 from speedtronic.errors import ConfigError
 from speedtronic.fields import Section, fill, require
@@ -153,7 +154,18 @@ class SpeedtronicConfig(Section):
             ConfigError: one line for each problem, each with the file's name.
         """
         source = os.fspath(path)
-        return cls._validated(parse_file(source), f"{source}: ")
+        config = cls._validated(parse_file(source), f"{source}: ")
+        if _is_a_runs_own(source) and (lacking := config.lacking()):
+            raise ConfigError(
+                f"{source}: is damaged: a run writes every section there, and it lacks "
+                f"{', '.join(lacking)}; give the file that the run was begun with"
+            )
+        return config
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Self:
+        """Read what stands in a file that is called `source`; raises as `load`."""
+        return cls._validated(parse_text(text, source), f"{source}: ")
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Self:
@@ -179,6 +191,10 @@ class SpeedtronicConfig(Section):
             ]
             raise ConfigError("\n".join(lines))
         return config
+
+    def lacking(self) -> list[str]:
+        """The sections and flags that were not given; a run's own config.yaml has them all."""
+        return [name for name in type(self).model_fields if name not in self.model_fields_set]
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
@@ -233,6 +249,13 @@ class SpeedtronicConfig(Section):
     def checkpoint_dir(self) -> str:
         """Folder or URL of the checkpoints."""
         return self.under_output_dir(self.checkpoint.directory)
+
+
+def _is_a_runs_own(source: str) -> bool:
+    """Whether a file is the config.yaml that a run has written to its output directory."""
+    path = Path(source.removeprefix("file://"))
+    beside = (path.with_name(name) for name in ("run.json", "metrics.jsonl", ".lock"))
+    return path.name == "config.yaml" and any(map(os.path.lexists, beside))
 
 
 def take_target(

@@ -21,7 +21,11 @@ def parse_file(source: str) -> object:
     Raises:
         ConfigError: one line with the file and, for bad syntax, the line and column.
     """
-    text = _read(source)
+    return parse_text(_read(source), source)
+
+
+def parse_text(text: str, source: str) -> object:
+    """Parse what was read from `source`; raises as `parse_file`."""
     try:
         if source.lower().endswith(".json"):
             parsed = json.loads(text)

@@ -1,8 +1,10 @@
 """What a person sees while a run trains: log lines, and a bar where there is a terminal."""
 
 import logging
+import os
 import sys
 import time
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from speedtronic.redaction import scrub
+from speedtronic.run_directory import open_to_append
 
 PACKAGE = "speedtronic"
 LINE_EVERY_S = 2.0
@@ -27,7 +30,7 @@ def configure_logging(level: str, file: Path | None, *handlers: logging.Handler)
         old.close()
     outputs = list(handlers)
     if file is not None:
-        to_file = logging.FileHandler(file, encoding="utf-8", delay=True)
+        to_file = _LogFile(file, encoding="utf-8", delay=True)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         outputs.append(to_file)
     for handler in outputs:
@@ -41,6 +44,30 @@ def _without_secrets(record: logging.LogRecord) -> bool:
     if record.exc_info and not record.exc_text:
         record.exc_text = scrub(logging.Formatter().formatException(record.exc_info))
     return True
+
+
+class _LogFile(logging.FileHandler):
+    """Appends to a file that is no link; once it cannot be written, says so and stays quiet."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError as error:  # it cannot be opened
+            self._give_up(str(error))
+
+    def _open(self) -> TextIOWrapper:
+        return os.fdopen(open_to_append(Path(self.baseFilename)), "a", encoding=self.encoding)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._give_up(f"cannot write {self.baseFilename}: {error.strerror or error}")
+        else:
+            super().handleError(record)
+
+    def _give_up(self, why: str) -> None:
+        self.setLevel(sys.maxsize)
+        print(f"speedtronic: {why}; messages go on elsewhere", file=sys.stderr)
 
 
 def terminal_handler() -> logging.Handler:

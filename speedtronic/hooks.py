@@ -14,7 +14,6 @@ the resumed run, to the bit; each built-in hook keeps one of the two.
 
 import difflib
 import importlib.util
-import json
 import logging
 import os
 import re
@@ -29,6 +28,7 @@ import torch
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError
 from speedtronic.imports import call_factory
+from speedtronic.run_directory import read_json, replace_text, strict_json
 from speedtronic.training.metrics import Hook, JsonLines, read_events
 from speedtronic.training.precision import resolve_device
 from speedtronic.training.rng import capture_rng, restore_rng
@@ -213,7 +213,7 @@ class WandbOffline:
         )
         self._write_record(open_segment=Path(self._run.dir).parent.name)
         for row in read_events(rows, "row"):
-            self._log(row)
+            self._log({**row, "values": _scalars(row["values"])})
 
     def _close(self, step: int) -> None:
         assert self._rows is not None
@@ -230,17 +230,14 @@ class WandbOffline:
             (folder / segment).rename(folder / "unfinished" / segment)
 
     def _read_record(self) -> dict[str, Any]:
-        path = self._record_path
-        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+        try:
+            return read_json(self._record_path)
+        except FileNotFoundError:
+            return {}
 
     def _write_record(self, **changes: Any) -> None:
         self._record = {**self._record, **changes}
-        temporary = self._record_path.with_suffix(".json.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(self._record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._record_path)
+        replace_text(self._record_path, strict_json(self._record))
 
 
 def _scalars(payload: dict[str, Any]) -> dict[str, float]:

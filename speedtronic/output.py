@@ -1,11 +1,25 @@
 """Where a run writes: refused before anything is written if that cannot be, made otherwise."""
 
+import logging
 import os
 from pathlib import Path
 
+from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.urls import is_local, local_path
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.errors import OutputDirError
+from speedtronic.errors import ConfigError, CorruptError, OutputDirError
+from speedtronic.place import RUN_JSON
+from speedtronic.run_directory import (
+    make_directory,
+    read_text,
+    refuse_other_kinds,
+    replace_text,
+)
+
+CONFIG_YAML = "config.yaml"
+REPORTS = ("report.json", "report.md", "loss.png")
+
+logger = logging.getLogger(__name__)
 
 
 def logging_path(config: SpeedtronicConfig, name: str | None) -> Path | None:
@@ -24,37 +38,69 @@ def check_writable(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
     """
     for key, folder in _folders(config, checkpoints).items():
         _refuse_unwritable(key, folder, is_file=False)
-    for key, file in _files(config).items():
+    files = _files(config)
+    for key, file in files.items():
         _refuse_unwritable(key, file, is_file=True)
+    directory = local_path(config.run.output_dir)
+    own = {directory / name for name in (CONFIG_YAML, RUN_JSON)}
+    for path in (*own, *files.values()):
+        refuse_other_kinds(path)
+    taken = own | {directory / name for name in (*REPORTS, layout.LOCK)}
+    for key, file in files.items():
+        if file in taken:
+            raise OutputDirError(f"{key} is {file}, which the run writes for another purpose")
+        taken.add(file)
 
 
 def make_folders(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
     """Make every directory that the run writes to.
 
     Raises:
-        OutputDirError: one of them cannot be made.
+        OutputDirError, StorageError: one of them cannot be made.
     """
     folders = [*_folders(config, checkpoints).values()]
-    for folder in folders + [file.parent for file in _files(config).values()]:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputDirError(f"cannot make the directory {folder}: {error.strerror}") from error
+    folders += [file.parent for file in _files(config).values()]
+    for folder in dict.fromkeys(folders):
+        make_directory(folder)
 
 
 def write_config(config: SpeedtronicConfig) -> None:
     """Write the resolved configuration to `config.yaml`, unless it is there already.
 
+    A crash leaves the file as it was or as it is now.
+
     Raises:
-        OutputDirError: it cannot be written.
+        OutputDirError, StorageError: it cannot be written.
     """
-    path = local_path(config.run.output_dir) / "config.yaml"
+    path = local_path(config.run.output_dir) / CONFIG_YAML
     text = config.to_yaml(redact_secrets=True)
     try:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputDirError(f"cannot write {path}: {error.strerror}") from error
+        if read_text(path) == text:
+            return
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        logger.warning("%s; it is written anew", error)
+    replace_text(path, text)
+
+
+def read_config(directory: Path) -> SpeedtronicConfig:
+    """Read the configuration that a run has written to `config.yaml` in its output directory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptError: it is damaged: a run writes every section, so none stands for its defaults.
+        ConfigError: it holds what this version does not know.
+    """
+    path = directory / CONFIG_YAML
+    text = read_text(path)
+    try:
+        config = SpeedtronicConfig.parse(text, str(path))
+    except ConfigError as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    if lacking := config.lacking():
+        raise CorruptError(f"{path} is damaged: it lacks {', '.join(lacking)}")
+    return config
 
 
 def _folders(config: SpeedtronicConfig, checkpoints: bool) -> dict[str, Path]:

@@ -1,46 +1,71 @@
 """Where a run lives: `run.json` in its output directory, so that a copy can tell it is one."""
 
-import json
+import logging
 import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from speedtronic.errors import OutputDirError
+from speedtronic.errors import CorruptError
+from speedtronic.run_directory import disk_errors, read_json, replace_text, strict_json
 
 RUN_JSON = "run.json"
+LIMIT_BYTES = 2**20
+
+logger = logging.getLogger(__name__)
 
 
-def record_place(directory: Path, run_id: str) -> None:
+def record_place(directory: Path, run_id: str, checkpoints: str = "checkpoints") -> None:
     """Write whose directory this is, and where it is, unless that is what stands there.
 
     A crash leaves the file as it was or as it is now.
 
+    Args:
+        directory: the run's output directory.
+        run_id: of the run.
+        checkpoints: path or URL of its checkpoints, as configured, without secrets.
+
     Raises:
-        OutputDirError: it cannot be written.
+        OutputDirError, StorageError: it cannot be written.
     """
     path = directory / RUN_JSON
+    with disk_errors(f"cannot write {path}"):
+        here = {"run_id": run_id, "checkpoints": checkpoints, **_place(directory)}
+    former: dict[str, Any] = {}
     try:
-        here = {"run_id": run_id, **_place(directory)}
-        former = read_place(directory)
-        if {key: former.get(key) for key in here} == here:
-            return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        temporary = path.with_name(f".{RUN_JSON}.tmp")
-        temporary.write_text(json.dumps({**here, "recorded_at": now}, indent=2) + "\n", "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputDirError(f"cannot write {path}: {error.strerror}") from error
+        former = read_json(path, LIMIT_BYTES)
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        logger.warning("%s; it is written anew", error)
+    if {key: former.get(key) for key in here} == here:
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    replace_text(path, strict_json({**here, "recorded_at": now}, indent=2) + "\n")
 
 
 def read_place(directory: Path) -> dict[str, Any]:
-    """What `run.json` says; empty where there is none, or none that can be read."""
+    """What `run.json` says; empty where there is none, or a damaged one.
+
+    Raises:
+        StorageError, OutputDirError: it cannot be read, which says nothing of what is in it.
+    """
     try:
-        record = json.loads((directory / RUN_JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except (FileNotFoundError, CorruptError):
         return {}
-    return record if isinstance(record, dict) else {}
+
+
+def place_problem(directory: Path) -> str:
+    """Why `run.json` says nothing though it is there; empty otherwise. Raises as `read_place`."""
+    try:
+        read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except FileNotFoundError:
+        return ""
+    except CorruptError as error:
+        return str(error)
+    return ""
 
 
 def displacement(directory: Path) -> str:

@@ -1,8 +1,11 @@
 """The loss of a run as a picture."""
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from speedtronic.run_directory import replace
 
 MAX_POINTS = 2000  # of a curve: more than a picture has columns
 
@@ -25,6 +28,9 @@ def plot_losses(
         marked: what happened there, in a word or two.
         validation: `validation` events, each with `step` and `val_loss`, which may be None.
         title: above the picture.
+
+    Raises:
+        OutputDirError, StorageError: it cannot be written; the former picture is whole.
     """
     import matplotlib as mpl  # over half a second to import, and wanted at the end only
 
@@ -52,8 +58,10 @@ def plot_losses(
     axes.grid(alpha=0.2)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
-    figure.savefig(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
     plt.close(figure)
+    replace(path, [picture.getvalue()])
 
 
 def _thinned(events: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:

@@ -1,14 +1,17 @@
 """What happened in a run: as a record, and as files in its directory."""
 
-import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from speedtronic.checkpoint import Pointer
+from speedtronic.errors import CorruptError
+from speedtronic.run_directory import read_json, replace_text, strict_json
 
 REPORT_JSON = "report.json"
 REPORT_MD = "report.md"
@@ -114,13 +117,15 @@ class RunReport:
         """
         path = directory / REPORT_JSON
         try:
-            former = json.loads(path.read_text(encoding="utf-8"))
-            chunks, restores = [_chunk(record) for record in former["chunks"]], former["restores"]
+            former = read_json(path)
+            chunks, restores = _CHUNKS.validate_python(former["chunks"]), former["restores"]
             run_id = former["run_id"]
+            _STEPS.validate_python(restores)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            logger.warning("%s tells nothing of earlier flow runs: %s", path, error)
+        except (OSError, CorruptError, ValueError, LookupError) as error:
+            said = str(error).splitlines()[0]  # pydantic's second line says where
+            logger.warning("%s tells nothing of earlier flow runs: %s", path, said)
             return
         if run_id is None or (self.pointer and self.pointer.run_id == run_id):
             self.earlier_chunks, self.earlier_restores = chunks, restores
@@ -199,17 +204,17 @@ def write_report(report: RunReport, directory: Path) -> None:
     Args:
         report: of the run.
         directory: of the run; it exists.
+
+    Raises:
+        OutputDirError, StorageError: one of them cannot be written.
     """
-    _replace(
-        directory / REPORT_JSON,
-        json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
-    )
-    _replace(directory / REPORT_MD, report.to_markdown())
+    text = strict_json(report.to_dict(), indent=1, ensure_ascii=False)
+    replace_text(directory / REPORT_JSON, text + "\n")
+    replace_text(directory / REPORT_MD, report.to_markdown())
 
 
-def _chunk(record: Mapping[str, Any]) -> ChunkReport:
-    known = {item.name for item in fields(ChunkReport)}
-    return ChunkReport(**{key: value for key, value in record.items() if key in known})
+_CHUNKS = TypeAdapter(list[ChunkReport])
+_STEPS = TypeAdapter(list[int])
 
 
 def _number(value: float | None) -> str:
@@ -218,9 +223,3 @@ def _number(value: float | None) -> str:
 
 def _listed(steps: Sequence[int]) -> str:
     return f"at step {', '.join(map(str, steps))}" if steps else "never"
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 from speedtronic.begin import Beginning
-from speedtronic.checkpoint import CheckpointStore, Lease, Pointer, RunLock
+from speedtronic.checkpoint import CheckpointStore, Pointer
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.urls import local_path
 from speedtronic.checkpoint.writer import Saved
@@ -38,7 +39,7 @@ class Runtime:
         parts: Parts,
         *,
         store: CheckpointStore | None,
-        lock: RunLock | Lease | None,
+        held: ExitStack,
         beginning: Beginning,
         hooks: Sequence[Hook],
         on_step: Callable[[int], None] | None,
@@ -47,12 +48,11 @@ class Runtime:
         self.state = parts.state
         self.store = store
         self.notes = beginning.notes
-        self._loader = parts.loader
-        self._lock = lock
+        self._held = held
         self._hooks = list(hooks)
         self._started = False
         self._placed = False
-        self._metrics = _open_metrics(config, self.state.step)
+        self._metrics = _open_metrics(config, self.state.step, held)
         self._on_step = on_step
         self._resumed_from = beginning.pointer
         self._record_place(beginning.pointer)
@@ -74,6 +74,7 @@ class Runtime:
                 tell=self._tell_of_save,
                 background=config.checkpoint.async_save,
             )
+            held.callback(self._saver.close)
         self.trainer = Trainer(
             self.state,
             precision=parts.precision,
@@ -137,14 +138,12 @@ class Runtime:
         Raises:
             StorageError, NonFiniteError: a save failed, and nobody has heard of it yet.
         """
-        failure = self._saver.close() if self._saver else None
-        if self._started:
-            self._tell("run_ended", {"step": self.state.step})
-        self._loader.close()
-        if self._metrics:
-            self._metrics.close()
-        if self._lock:
-            self._lock.release()
+        try:
+            failure = self._saver.close() if self._saver else None
+            if self._started:
+                self._tell("run_ended", {"step": self.state.step})
+        finally:
+            self._held.close()
         if failure is not None:
             raise failure
 
@@ -167,7 +166,11 @@ class Runtime:
 
     def _record_place(self, pointer: Pointer | None) -> None:
         if pointer is not None and not self._placed:
-            record_place(local_path(self.config.run.output_dir), pointer.run_id)
+            record_place(
+                local_path(self.config.run.output_dir),
+                pointer.run_id,
+                self.config.to_dict(redact_secrets=True)["checkpoint"]["directory"],
+            )
             self._placed = True
 
     def _tell_of_save(self, event: str, payload: dict[str, Any]) -> None:
@@ -182,10 +185,11 @@ class Runtime:
             hook.on_event(event, payload)
 
 
-def _open_metrics(config: SpeedtronicConfig, step: int) -> JsonLines | None:
+def _open_metrics(config: SpeedtronicConfig, step: int, held: ExitStack) -> JsonLines | None:
     path = logging_path(config, config.logging.json_file)
     if path is None:
         return None
     metrics = JsonLines(path)
+    held.callback(metrics.close)
     metrics.rewind(step)
     return metrics

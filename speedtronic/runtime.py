@@ -1,6 +1,7 @@
 """The composition root: from a configuration to objects that train, and from there to a result."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from speedtronic.begin import Start, begin
@@ -16,12 +17,14 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.drift import refuse_unallowable
 from speedtronic.errors import RunExistsError
 from speedtronic.hooks import build_hooks
-from speedtronic.output import check_writable, make_folders, write_config
+from speedtronic.inspection import checkpoints_elsewhere
+from speedtronic.output import check_writable, logging_path, make_folders, write_config
 from speedtronic.parts import build_parts
 from speedtronic.plan import first_saves
 from speedtronic.run import Runtime
+from speedtronic.run_directory import make_directory
 from speedtronic.signals import stopping_on_signals
-from speedtronic.training.metrics import Hook
+from speedtronic.training.metrics import Hook, refuse_foreign_lines
 from speedtronic.training.trainer import TrainResult
 
 
@@ -80,15 +83,18 @@ def build_runtime(
     refuse_unallowable(allow_changes, config)
     with_store = start.resume or config.checkpoint.enabled
     check_writable(config, checkpoints=with_store)
+    if (metrics := logging_path(config, config.logging.json_file)) is not None:
+        refuse_foreign_lines(metrics)
     lock = open_lock(open_storage(config.checkpoint_dir)) if with_store else None
     store = _open_store(config, lock, forked_at=fork_from[1] if fork_from else None)
     _refuse_a_run(store, start)
+    _refuse_a_run_elsewhere(store, config)
     all_hooks = [*hooks, *build_hooks(config, local_path(config.run.output_dir))]
     parts = build_parts(config)
-    make_folders(config, checkpoints=with_store)
-    if lock:
-        lock.acquire()
+    held = ExitStack()
+    held.callback(parts.loader.close)
     try:
+        _lock_all(config, lock, held)
         _refuse_a_run(store, start)  # another process may have begun and ended one meanwhile
         beginning = begin(
             parts.state,
@@ -105,14 +111,14 @@ def build_runtime(
             config,
             parts,
             store=store if lock else None,
-            lock=lock,
+            held=held,
             beginning=beginning,
             hooks=all_hooks,
             on_step=on_step,
         )
     except BaseException:
-        if lock:
-            lock.release()
+        with suppress(Exception):  # what went wrong first is what matters
+            held.close()
         raise
 
 
@@ -160,6 +166,36 @@ def _open_store(
             else first_saves(every_steps=section.every_steps, save_on_stop=section.save_on_stop)
         ),
         fence=lock.confirm if lock else None,
+    )
+
+
+def _lock_all(config: SpeedtronicConfig, lock: RunLock | Lease | None, held: ExitStack) -> None:
+    """Make the directories and take their locks, which `held` lets go.
+
+    That of the output directory comes first: who is refused has touched nothing of the holder's.
+    """
+    output_dir = local_path(config.run.output_dir)
+    make_directory(output_dir)
+    own = RunLock(str(output_dir), warn=False)
+    if not (isinstance(lock, RunLock) and lock.is_of(own)):
+        own.acquire()
+        held.callback(own.release)
+    if lock is not None:
+        make_folders(config, checkpoints=True)
+        lock.acquire()
+        held.callback(lock.release)
+    else:
+        make_folders(config, checkpoints=False)
+
+
+def _refuse_a_run_elsewhere(store: CheckpointStore, config: SpeedtronicConfig) -> None:
+    """Nothing begins at step 0 in the directory of a run that has checkpoints."""
+    if store.has_checkpoints() or not (elsewhere := checkpoints_elsewhere(config)):
+        return
+    raise RunExistsError(
+        f"{config.run.output_dir} is of a run whose checkpoints are in {elsewhere}, and there are "
+        f"none in {store.root}; set checkpoint.directory to {elsewhere} to go on with it, or give "
+        "another run.output_dir for a new one"
     )
 
 

@@ -29,12 +29,17 @@ MAX_BYTES = 2**16  # of a lock's content; a holder's record is far smaller
 
 
 class RunLock:
-    """The lock of the checkpoint directory `root`; held from `acquire` until `release` or death.
+    """The lock of the directory `root`; held from `acquire` until `release` or death.
 
     Forked children (loader workers) do not keep it: filelock closes its descriptor in them.
+
+    Args:
+        root: of the checkpoints, or a run's output directory.
+        warn: whether `acquire` says what the file system does not promise to checkpoints.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, warn: bool = True) -> None:
+        self._warn = warn
         self._root = Path(root)
         self._path = self._root / layout.LOCK
         self._lock = FileLock(self._path, thread_local=False)
@@ -42,7 +47,7 @@ class RunLock:
         self._file = (0, 0)
 
     def acquire(self) -> None:
-        """Take the lock or fail at once; warn of what the file system does not promise.
+        """Take the lock or fail at once.
 
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
@@ -65,7 +70,7 @@ class RunLock:
         except OSError as error:
             self._lock.release()
             raise OutputDirError(f"cannot write {self._path}: {error.strerror}") from error
-        for warning in what_does_not_hold(self._root):
+        for warning in what_does_not_hold(self._root) if self._warn else ():
             logger.warning("%s", warning)
 
     def confirm(self) -> None:
@@ -81,6 +86,10 @@ class RunLock:
         record = from_bytes(content)
         if file != self._file or record.get("token") != self._record["token"]:
             raise lost(str(self._root), record)
+
+    def is_of(self, other: "RunLock") -> bool:
+        """Whether both are of one directory."""
+        return self._root.resolve() == other._root.resolve()
 
     def release(self) -> None:
         """Give the lock up; the file stays."""

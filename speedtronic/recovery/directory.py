@@ -1,6 +1,6 @@
 """The first check: the directory is the one that the run was last trained in, and complete."""
 
-import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,10 +8,11 @@ from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.quarantine import quarantined
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.drift import check_drift
-from speedtronic.errors import DriftError
-from speedtronic.place import RUN_JSON, displacement, read_place
+from speedtronic.errors import CorruptError, DriftError
+from speedtronic.place import RUN_JSON, displacement, place_problem, read_place
 from speedtronic.recovery.examination import Examination, as_check
-from speedtronic.recovery.findings import Finding
+from speedtronic.recovery.findings import Finding, Status
+from speedtronic.run_directory import read_json
 
 
 @as_check("directory")
@@ -51,6 +52,9 @@ def _directory(examination: Examination) -> Iterator[Finding]:
 
 def _moved(examination: Examination) -> Iterator[Finding]:
     path, action = str(examination.directory / RUN_JSON), "resume one of the two only"
+    if problem := place_problem(examination.directory):
+        remedy = "resume, which writes it anew"
+        yield Finding("directory", "warning", path, problem, "a run's record", remedy)
     if difference := displacement(examination.directory):
         expected = "the directory that the run was last trained in"
         yield Finding("directory", "warning", path, difference, expected, action)
@@ -62,10 +66,14 @@ def _moved(examination: Examination) -> Iterator[Finding]:
 
 def _configuration(examination: Examination) -> Iterator[Finding]:
     path, selected = str(examination.directory / "config.yaml"), examination.selected
-    if examination.config is None:
+    if examination.config is None or examination.config_problem:
         found = examination.config_problem or "missing"
         action = "resume with --config, which writes it anew"
-        yield Finding("directory", "warning", path, found, "the run's configuration", action)
+        status: Status = "warning"
+        if not examination.located and examination.look.is_empty and _was_run(examination):
+            status, found = "failed", f"{found}; so it is not known where the checkpoints are"
+            action = "give --config FILE, a copy of the run's configuration"
+        yield Finding("directory", status, path, found, "the run's configuration", action)
     elif selected and selected.manifest and selected.facts and selected.facts.config:
         if selected.manifest.config_fingerprint == examination.config.fingerprint():
             return
@@ -74,6 +82,12 @@ def _configuration(examination: Examination) -> Iterator[Finding]:
             expected = f"the configuration of step {selected.step}"
             action = "resume with the run's configuration, or allow the change on purpose"
             yield Finding("directory", "warning", path, difference, expected, action)
+
+
+def _was_run(examination: Examination) -> bool:
+    """Whether something was trained here, or at least begun."""
+    there = set(os.listdir(examination.directory))  # noqa: PTH208
+    return not there <= {layout.LOCK, "checkpoints"}
 
 
 def _drift(stored: Mapping[str, Any], config: SpeedtronicConfig) -> str:
@@ -88,9 +102,14 @@ def _reported(examination: Examination) -> Iterator[Finding]:
     """Nothing is missing that the last report lists. Later checkpoints make older ones go."""
     path = examination.directory / "report.json"
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))["checkpoints"]
+        listed = read_json(path)["checkpoints"]
         files = {int(entry["step"]): str(entry["file"]) for entry in listed}
-    except (OSError, ValueError, LookupError, TypeError):
+    except FileNotFoundError:
+        return
+    except (OSError, CorruptError, ValueError, LookupError, TypeError, OverflowError) as error:
+        said = str(error) if isinstance(error, CorruptError | OSError) else "damaged"
+        action = "nothing: the next flow run writes it anew"
+        yield Finding("directory", "warning", str(path), said, "a report", action)
         return
     there = set(layout.steps(examination.look.names))
     if examination.trained_by or max(there, default=0) > max(files, default=0):

@@ -1,5 +1,6 @@
 """What the checks of one run share: its directory, its configuration, its checkpoints."""
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
@@ -16,8 +17,9 @@ from speedtronic.errors import (
     StorageError,
     UsageError,
 )
-from speedtronic.inspection import find_store
-from speedtronic.place import read_place
+from speedtronic.inspection import locate
+from speedtronic.output import CONFIG_YAML
+from speedtronic.place import RUN_JSON, read_place
 from speedtronic.plan import first_saves
 from speedtronic.recovery.findings import Finding, Status
 from speedtronic.recovery.loading import LoadProcess
@@ -34,7 +36,8 @@ class Examination:
         repair: whether checks may mend what they find.
         storage: of its checkpoints.
         config: given, else its own, with `run.output_dir` where it is now; None without any.
-        config_problem: why its own could not be read.
+        config_problem: what is wrong with its own config.yaml.
+        located: False where neither config.yaml nor run.json tells where the checkpoints are.
         target: step at which the run is complete; None if that is not known.
         obstacle: why nothing can be examined at all; empty otherwise.
         settled: False once files would not hold still under the look, so that what is missing in it
@@ -55,17 +58,19 @@ class Examination:
         self.repair = repair
         self.config = config
         self.config_problem = ""
+        self.located = True
         self.obstacle = ""
         self._loader = loader
         self.settled = True
         self.storage: Storage
         try:
-            own = self._own_config()
-            # find_store would parse the file again, which takes as long as hashing 100 MiB.
-            self.storage = open_storage(own.checkpoint_dir) if own else find_store(run_dir)
-            self.config = config.override({"run.output_dir": run_dir}) if config else own
-            if config is not None and self.config is not None and not self._is_run():
-                self.storage = open_storage(self.config.checkpoint_dir)
+            if not self.directory.is_dir():
+                raise UsageError(f"{run_dir} is not a directory")
+            located = locate(self.directory, config)
+            self.config_problem, self.located = located.problem, located.known
+            self.storage = open_storage(located.checkpoints)
+            if (used := config or located.config) is not None:
+                self.config = used.override({"run.output_dir": run_dir})
             if not self._is_run():
                 self.obstacle = "it holds no run: neither config.yaml nor checkpoints"
         except ConfigError:
@@ -148,20 +153,10 @@ class Examination:
         when = "when it is not being trained: " if self.trained_by else ""
         return f"{when}speedtronic recover {self.run_dir}"
 
-    def _own_config(self) -> SpeedtronicConfig | None:
-        path = self.directory / "config.yaml"
-        if not path.exists():
-            return None
-        try:
-            config = SpeedtronicConfig.load(path)
-        except ConfigError as error:
-            self.config_problem = str(error)
-            return None
-        return config.override({"run.output_dir": self.run_dir})
-
     def _is_run(self) -> bool:
         """A run that is about to begin has no more than a folder of checkpoints, and a lock."""
-        if (self.directory / "config.yaml").exists() or (self.directory / "checkpoints").is_dir():
+        own = (self.directory / name for name in (CONFIG_YAML, RUN_JSON))
+        if any(map(os.path.lexists, own)) or (self.directory / "checkpoints").is_dir():
             return True
         names = self.storage.entries()
         return (

@@ -1,11 +1,32 @@
 """Metrics as JSON lines, without duplicates or gaps however often the run was interrupted."""
 
+import itertools
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from speedtronic.errors import OutputDirError
+from speedtronic.run_directory import (
+    disk_errors,
+    open_to_append,
+    open_to_read,
+    refuse_other_kinds,
+    replace,
+    storage_error,
+    strict_json,
+    sync_directory,
+)
+
+MAX_LINE_BYTES = 2**20  # what is longer is no line of ours, and is read in pieces
+NUM_FIRST_LINES = 20  # one of which is ours where the file is
+
+_BEGINS = b'{"event": "'
+# As our lines begin, so that most of them need no parser.
+_OURS = re.compile(rb'\{"event": "[^"\\]*", "step": (\d{1,18})[,}]')
 
 
 class Hook(Protocol):
@@ -18,52 +39,181 @@ class JsonLines:
     """A file of events, one JSON object a line, in the order of their `step`.
 
     Lines up to S are on disk before checkpoint S commits (`sync`), and restoring S drops later
-    ones (`rewind`); so after any crash the file reads as that of an uninterrupted run.
+    ones (`rewind`); so after any crash the file reads as that of an uninterrupted run. A number
+    that is not finite is written as null. A line that is not ours stays where it is.
+
+    Raises:
+        OutputDirError: it is somebody else's file, or cannot be written; nothing was changed.
+        StorageError: the disk or the machine refused; from any method.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
+        with disk_errors(f"cannot write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise OutputDirError(f"cannot write {path}: {error.strerror}") from error
+        refuse_foreign_lines(path)
+        self._descriptor = open_to_append(path)
 
     def on_event(self, event: str, payload: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"event": event, **payload}) + "\n")
-        self._file.flush()  # to the kernel: a killed process loses no line, a tail shows it
+        """Append a line. The kernel has it on return: a killed process loses none."""
+        line = (strict_json({"event": event, **payload}) + "\n").encode()
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+        except OSError as error:
+            with suppress(OSError):  # the next line must not go on where this one was cut short
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            raise storage_error(f"cannot write {self._path}", error) from error
 
     def sync(self) -> None:
         """Return once the lines so far would survive a power failure; for any thread."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise storage_error(f"cannot write {self._path}", error) from error
 
     def rewind(self, step: int) -> None:
-        """Drop what was recorded after `step`, a line cut short by a crash included."""
-        self._file.flush()
-        keep = 0
-        with self._path.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n") or _step(line) > step:
-                    break
-                keep += len(line)
-        if keep < self._path.stat().st_size:
-            os.truncate(self._path, keep)
+        """Drop our lines after `step`, and the rest of a line that a crash cut short.
+
+        Where a run starts at step 0 and the file tells of checkpoints, it is of another run or of
+        checkpoints that were taken away: it is kept beside as `<name>.before-1`, `-2` and so on.
+        """
+        with disk_errors(f"cannot rewind {self._path}"):
+            with open_to_read(self._path) as file:
+                survey = _Survey(file, step)
+            if survey.cut_a_save and step == 0:
+                self._set_aside()
+            elif survey.keeps_after_cut:
+                with open_to_read(self._path) as file:
+                    replace(self._path, _kept(file, step))
+            elif survey.cut_at is not None:
+                os.truncate(self._path, survey.cut_at)
+            os.close(self._descriptor)
+            self._descriptor = open_to_append(self._path)
+            if survey.lacks_newline:
+                os.write(self._descriptor, b"\n")
 
     def close(self) -> None:
-        self._file.close()
+        """Let the file go."""
+        descriptor, self._descriptor = self._descriptor, -1
+        with suppress(OSError):  # every line was written before
+            os.close(descriptor)
+
+    def _set_aside(self) -> None:
+        for number in itertools.count(1):
+            beside = self._path.with_name(f"{self._path.name}.before-{number}")
+            if not os.path.lexists(beside):
+                self._path.rename(beside)
+                sync_directory(beside.parent)
+                return
 
 
-def _step(line: bytes) -> float:
+class _Survey:
+    """What a rewind to `step` has to do.
+
+    Attributes:
+        cut_at: where the first line to be dropped begins; None if there is none.
+        keeps_after_cut: whether a line that stays stands after one that goes.
+        cut_a_save: whether a line to be dropped tells of a checkpoint.
+        lacks_newline: whether the file ends in the middle of a line that is not ours.
+    """
+
+    def __init__(self, file: BinaryIO, step: int) -> None:
+        self.cut_at: int | None = None
+        self.keeps_after_cut = self.cut_a_save = self.lacks_newline = False
+        at = 0
+        for line, goes in _judged(file, step):
+            if not goes:
+                self.keeps_after_cut = self.cut_at is not None
+            elif self.cut_at is None:
+                self.cut_at = at
+            self.cut_a_save |= goes and line.startswith(b'{"event": "checkpoint_saved"')
+            self.lacks_newline = not goes and not line.endswith(b"\n")
+            at += len(line)
+
+
+def refuse_foreign_lines(path: Path) -> None:
+    """Return unless there is a file at `path` whose first lines are none of ours.
+
+    Raises:
+        OutputDirError: it is somebody else's; nothing was changed.
+    """
+    refuse_other_kinds(path)
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")  # not a line of ours: whatever follows cannot be trusted either
+        with open_to_read(path) as file, disk_errors(f"cannot read {path}"):
+            lines = [line for line, _ in itertools.islice(_lines(file), NUM_FIRST_LINES)]
+    except FileNotFoundError:
+        return
+    written = [line for line in lines if line.strip(b"\0 \t\r\n")]
+    ours = any(_step(line) is not None or _is_torn(line[: len(_BEGINS)]) for line in written)
+    if written and not ours:
+        raise OutputDirError(
+            f"{path} is there and does not hold metrics of a run; it is unchanged: move it away, "
+            "or name another file as logging.json_file"
+        )
 
 
 def read_events(path: Path, event: str) -> list[dict[str, Any]]:
-    """The recorded events of one kind, oldest first; none if there is no file."""
-    if not path.exists():
+    """The recorded events of one kind, oldest first; none if there is no file.
+
+    Lines that are not ours are passed over.
+
+    Raises:
+        CorruptError: it is no regular file.
+    """
+    named = json.dumps(event).encode()
+    events = []
+    try:
+        with open_to_read(path) as file:
+            for line, _ in _lines(file):
+                record = _record(line) if named in line and line.endswith(b"\n") else {}
+                if record.get("event") == event:
+                    events.append(record)
+    except FileNotFoundError:
         return []
-    with path.open(encoding="utf-8") as lines:
-        events = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [record for record in events if record["event"] == event]
+    return events
+
+
+def _kept(file: BinaryIO, step: int) -> Iterator[bytes]:
+    return (line for line, goes in _judged(file, step) if not goes)
+
+
+def _judged(file: BinaryIO, step: int) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether a rewind to `step` drops it."""
+    for line, begins in _lines(file):
+        if begins and line.endswith(b"\n"):
+            found = _step(line)
+            yield line, found is not None and found > step
+        else:
+            yield line, begins and len(line) < MAX_LINE_BYTES and _is_torn(line)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a file; too long a one in pieces, of which only the first is one that begins."""
+    begins = True
+    while line := file.readline(MAX_LINE_BYTES):
+        yield line, begins
+        begins = line.endswith(b"\n")
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether it may be what a crash left of a line of ours: its beginning, or zeros."""
+    return line.startswith(_BEGINS) or _BEGINS.startswith(line.rstrip(b"\0"))
+
+
+def _step(line: bytes) -> int | None:
+    """The step of a line of ours; None for any other."""
+    if (match := _OURS.match(line)) and line.endswith(b"}\n"):
+        return int(match.group(1))
+    record = _record(line)
+    step = record.get("step")
+    return step if type(step) is int and isinstance(record.get("event"), str) else None
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -51,7 +51,7 @@ def train_resume_inspect(
     assert main(["train", "--config", file]) == 2  # there is a run already
     assert main(["train", "--config", file, "--resume"]) == 0
     capsys.readouterr()
-    assert names(place) == ["checkpoints", "config.yaml", "metrics.jsonl", "run.json"]
+    assert names(place) == [".lock", "checkpoints", "config.yaml", "metrics.jsonl", "run.json"]
     for directory in (spelled, spelled.rstrip("/") + "/checkpoints"):
         before = tree(place)
         options = ["--json", "--", directory]  # -- for a name that begins with a dash
@@ -112,7 +112,7 @@ def test_checkpoints_apart_from_the_run(
     changes = {"checkpoint.directory": directory, "run.max_steps": 4}
     file = tiny_file(tmp_path / "run.yaml", tmp_path / "run", **changes)
     assert main(["train", "--config", file]) == 0
-    assert names(tmp_path / "run") == ["config.yaml", "metrics.jsonl", "run.json"]
+    assert names(tmp_path / "run") == [".lock", "config.yaml", "metrics.jsonl", "run.json"]
     capsys.readouterr()
     assert main(["inspect", "--json", str(tmp_path / "run")]) == 0
     found = json.loads(capsys.readouterr().out)

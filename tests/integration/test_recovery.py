@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from speedtronic import run_directory
 from speedtronic.checkpoint import CheckpointStore, Manifest, RunLock, open_storage
 from speedtronic.checkpoint.digest import bytes_digest
 from speedtronic.checkpoint.layout import manifest_name, payload_name
@@ -566,13 +567,13 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path) -> bool:
+    def denied(path: Path, flags: int) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "exists", denied)  # chmod does not keep root out
+    monkeypatch.setattr(run_directory, "_open", denied)  # chmod does not keep root out
     report = run_checklist(str(run), repair=True)
     [finding] = report.findings
-    assert finding.found == "it cannot be read: Permission denied"
+    assert finding.found == f"it cannot be read: cannot read {run}/run.json: Permission denied"
     assert (report.healthy, report.selected) == (False, None)
 
 

@@ -14,8 +14,8 @@ PACKAGE = ROOT / "speedtronic"
 # From the ground up. What stands on one line does not import each other, except that the modules
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
-    ["errors", "secret_names", "lifetime", "plan", "plot", "signals", "environment", "openmp"],
-    ["redaction"],
+    ["errors", "secret_names", "lifetime", "plan", "signals", "environment", "openmp"],
+    ["redaction", "run_directory"],
     ["references"],
     ["config_problems", "fields", "imports"],
     ["yaml_text"],
@@ -24,7 +24,9 @@ LAYERS = [
     ["config"],
     ["__init__", "drift", "schema"],
     ["checkpoint", "data", "model"],
-    ["report", "console", "output", "inspection", "place", "export", "load_process"],
+    ["place"],
+    ["output"],
+    ["report", "console", "inspection", "plot", "export", "load_process"],
     [
         "training.batch",
         "training.finite",

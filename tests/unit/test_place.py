@@ -64,6 +64,6 @@ def test_a_damaged_record_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / ".run.json.tmp").mkdir()
+    (tmp_path / "run.json").mkdir()
     with pytest.raises(OutputDirError, match=r"cannot write .*run\.json"):
         record_place(tmp_path, "r")
