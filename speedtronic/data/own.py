@@ -90,7 +90,13 @@ class MapSource:
                 key,
                 ", ".join(held),
             )
-        if len(dataset) < 1:
+        try:
+            num_items = len(dataset)
+        except (TypeError, ValueError, OverflowError) as error:  # as Python says of a wrong length
+            raise DataError(
+                f"{key}: the {type(dataset).__name__} has no length: {error}"
+            ) from error
+        if num_items < 1:
             raise DataError(f"{key}: the {type(dataset).__name__} has no items")
 
     def __len__(self) -> int:

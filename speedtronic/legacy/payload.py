@@ -72,6 +72,9 @@ def read_weights(data: bytes) -> State:
         CorruptError: it does not load, needs code to load, or holds no weights.
     """
     state = read_untrusted(data)
+    if isinstance(state.get("model"), dict):  # what get_extra_state returned is no weight
+        model = {k: x for k, x in state["model"].items() if not str(k).endswith("_extra_state")}
+        state = {**state, "model": model}
     check_weights(state)
     return weights(state)
 

@@ -76,6 +76,13 @@ def _call(model: Any, batch: Any) -> Any:
         placed = ()
     try:
         return model(*placed, **named)
+    except IndexError as error:
+        if "index out of range in self" not in str(error):
+            raise
+        raise UsageError(
+            "a number in the batch is outside of an embedding of the model; its numbers are "
+            f"{_ranges(batch)}. Give the model as many rows as the data have ids"
+        ) from error
     except TypeError as error:
         if _within_model(error):
             raise
@@ -83,6 +90,21 @@ def _call(model: Any, batch: Any) -> Any:
             f"the model cannot be called with a batch, {_kind(batch)}: {error}; its forward takes "
             "the keys of a dict by name, the items of a tuple or list by place"
         ) from error
+
+
+def _ranges(batch: Any) -> str:
+    """The range of each tensor of whole numbers in the batch, as text."""
+    items = (
+        batch.items()
+        if isinstance(batch, Mapping)
+        else enumerate(batch if isinstance(batch, list | tuple) else (batch,))
+    )
+    whole = (
+        f"{name}: {int(x.min())} to {int(x.max())}"
+        for name, x in items
+        if isinstance(x, Tensor) and x.numel() and not x.is_floating_point()
+    )
+    return ", ".join(whole)
 
 
 def _within_model(error: Exception) -> bool:

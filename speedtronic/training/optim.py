@@ -20,11 +20,13 @@ def build_optimizer(model: nn.Module, config: "SpeedtronicConfig") -> torch.opti
     Matrices decay; vectors (norm gains, biases) do not. Frozen parameters are left out.
 
     Raises:
-        ConfigError: nothing can be trained, or the fused kernel is not there.
+        ConfigError: nothing can be trained, a parameter is of a kind that no optimizer here can
+            update, or the fused kernel is not there.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         raise ConfigError("model: no parameter requires a gradient; there is nothing to train")
+    _refuse_untrainable(model)
     section = config.optimizer
     if section.name == "adamw":
         return _adamw(trainable, section)
@@ -42,6 +44,33 @@ def build_optimizer(model: nn.Module, config: "SpeedtronicConfig") -> torch.opti
         adjust_lr_fn="match_rms_adamw",  # one learning rate serves both
     )
     return Together([muon, *([_adamw(rest, section)] if rest else [])])
+
+
+def _refuse_untrainable(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        kind = ""
+        if parameter.layout != torch.strided:
+            kind = f"is {parameter.layout}"
+        elif parameter.dtype.itemsize == 1:
+            kind = f"is of {parameter.dtype}"
+        elif 0 in (s for n, s in zip(parameter.shape, parameter.stride(), strict=True) if n > 1):
+            kind = "is an expanded view, whose numbers share memory"
+        if kind:
+            raise ConfigError(
+                f"model: the parameter {name} {kind.replace('torch.', '')}, which the optimizer "
+                "cannot update; freeze it in the factory (requires_grad_(False)) or make it an "
+                "ordinary tensor"
+            )
+    for path, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and isinstance(
+            module, nn.Embedding | nn.EmbeddingBag
+        ):
+            raise ConfigError(
+                f"model: {path} is a {type(module).__name__} with sparse=True, whose gradients the "
+                "optimizer cannot use; leave sparse out"
+            )
 
 
 def hidden_matrices(model: nn.Module) -> list[torch.Tensor]:

@@ -153,7 +153,13 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     if a.layout == torch.strided and not a.is_quantized:  # where they lie, without a copy
         x, y = (t.resolve_conj().resolve_neg().contiguous().reshape(-1) for t in (a, b))
-        return torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+        x, y = (t.view(torch.uint8) for t in (x, y))
+        if x.device.type == "cpu":  # NumPy compares eight bytes at a time, in this thread alone
+            words, rest = x.numel() // 8 * 8, x.numel() % 8
+            a_, b_ = x.numpy(), y.numpy()
+            same = np.array_equal(a_[:words].view(np.int64), b_[:words].view(np.int64))
+            return same and (not rest or np.array_equal(a_[words:], b_[words:]))
+        return torch.equal(x, y)
     (kind, x), (other, y) = encoded("", a), encoded("", b)
     return kind == other and bool((x == y).all())
 

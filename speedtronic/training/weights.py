@@ -138,7 +138,7 @@ def refuse_unfit(
             if _shape(value) != _shape(weights[name]) and not name.endswith(EXTRA):
                 stored = _shape(weights[name])
                 lines.append(f"{name}: stored {stored}, the model has {_shape(value)}")
-        elif exact or (isinstance(value, Tensor) and exportable(value)):
+        elif exact or not (name.endswith(EXTRA) or _only_in_checkpoints(value)):
             lines.append(f"{name}: missing, the model has {_shape(value)}")
     lines += [
         f"{name}: not in the model, stored {_shape(weights[name])}"
@@ -155,6 +155,10 @@ def _shape(value: Any) -> str:
     nested = isinstance(value, Tensor) and value.is_nested
     plain = isinstance(value, Tensor) and not nested
     return str(list(value.shape)) if plain else "nested" if nested else type(value).__name__
+
+
+def _only_in_checkpoints(value: Any) -> bool:
+    return not isinstance(value, Tensor) or not exportable(value)
 
 
 def _loadable(value: Any) -> Any:

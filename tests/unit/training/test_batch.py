@@ -120,3 +120,12 @@ def test_an_error_within_the_model_is_left_as_it_is() -> None:
 def test_a_complex_loss_is_refused() -> None:
     with pytest.raises(UsageError, match="is complex"):
         compute_loss(Returns(torch.tensor(1j)), {"x": LABELS})
+
+
+def test_an_id_without_a_row_is_named_with_the_range_of_the_batch() -> None:
+    class Embeds(nn.Embedding):
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(input_ids).sum()
+
+    with pytest.raises(UsageError, match=r"its numbers are input_ids: 1 to 9\. Give"):
+        compute_loss(Embeds(9, 2), {"input_ids": torch.tensor([1, 9])})

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from speedtronic import SpeedtronicConfig
+from speedtronic.errors import ConfigError
 from speedtronic.training.optim import Schedule, build_optimizer
 from tests.tiny import tiny_config
 
@@ -101,3 +104,25 @@ def test_matrices_decay_and_vectors_do_not(tmp_path: Path) -> None:
     }
     assert decay == {id(p): 0.1 if p.dim() == 2 else 0.0 for p in model.parameters()}
     assert {group["lr"] for group in optimizer.param_groups} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "said"),
+    [
+        (torch.eye(3).to_sparse(), "is sparse_coo"),
+        (torch.ones(3).to(torch.float8_e4m3fn), "is of float8_e4m3fn"),
+        (torch.ones(1).expand(3), "is an expanded view"),
+    ],
+)
+def test_a_parameter_that_no_optimizer_can_update_is_refused(
+    parameter: torch.Tensor, said: str
+) -> None:
+    model = nn.Linear(2, 2)
+    model.odd = nn.Parameter(parameter)
+    with pytest.raises(ConfigError, match=f"the parameter odd {said}"):
+        build_optimizer(model, SpeedtronicConfig())
+    model.odd.requires_grad_(False)
+    build_optimizer(model, SpeedtronicConfig())
+    model.table = nn.Embedding(3, 2, sparse=True)
+    with pytest.raises(ConfigError, match="table is a Embedding with sparse=True"):
+        build_optimizer(model, SpeedtronicConfig())
