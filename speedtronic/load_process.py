@@ -125,9 +125,13 @@ def _state_digest(state: dict[str, Any]) -> str:
 
 
 def _not_finite(state: Mapping[str, Any]) -> list[str]:
-    """The first few tensors of model and optimizer with NaN or infinity in them."""
+    """The first few tensors of model and optimizer with NaN or infinity in them, but for those of
+    which the save says that it is on purpose, such as a mask."""
     named = []
+    on_purpose = {f"model/{name}" for name in state.get("not_finite", [])}
     for path, x in _tensors({key: state.get(key) for key in ("model", "optimizer")}, ""):
+        if path in on_purpose:
+            continue
         if x.element_size() == 1:  # float8 has no sum
             x = x.float()
         # Finite numbers can have an infinite sum too; only then is each looked at.

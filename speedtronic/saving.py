@@ -75,7 +75,9 @@ class Saver:
 
     def _commit(self, state: dict[str, Any]) -> tuple[Pointer, int]:
         """In the writer's thread."""
-        self._check_finite(state["model"], step=state["step"], loss=state["loss"])
+        step, loss = state["step"], state["loss"]
+        if on_purpose := self._check_finite(state["model"], step=step, loss=loss):
+            state = {**state, "not_finite": on_purpose}
         if self._metrics:
             self._metrics.sync()
         pointer = self._store.save(state)

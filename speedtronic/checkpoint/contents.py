@@ -282,6 +282,7 @@ class _ModuleState(_Facts):
 class _Payload(_Facts):
     format_version: Annotated[int, Field(ge=1)]
     model: dict[str, Any]
+    not_finite: list[str] = Field(default_factory=list)
     modes: Annotated[dict[str, bool], AfterValidator(_modes)]
     module_state: _ModuleState = Field(default_factory=_ModuleState)
     optimizer: Annotated[Any, AfterValidator(_optimizer)]

@@ -33,12 +33,15 @@ class FiniteCheck:
         floats = _floats({name: state[name] for name in self._buffers if name in state})
         self._on_purpose = {name for name, x in floats.items() if _holds(x, infinity=True)}
 
-    def __call__(self, weights: Mapping[str, Any], *, step: int, loss: float | None) -> None:
+    def __call__(self, weights: Mapping[str, Any], *, step: int, loss: float | None) -> list[str]:
         """Look whether every parameter and buffer in a state dict is finite.
 
         One sum a tensor; only where a sum is not finite, which finite numbers can bring about too,
         is the tensor looked at in full. On the CPU NumPy sums, in the calling thread alone: torch
         would start a second team of threads beside the one that trains.
+
+        Returns:
+            The names of those that may be infinite on purpose, for whoever looks at the checkpoint.
 
         Raises:
             NonFiniteError: names step, loss and the first one that is not.
@@ -55,6 +58,7 @@ class FiniteCheck:
                     "it. Lower optimizer.lr or set optimizer.grad_clip, then resume from the last "
                     "checkpoint"
                 )
+        return sorted({*self._on_purpose & weights.keys(), *doubtful})
 
     def _made_later(self, name: str, x: Tensor) -> bool:
         if name not in self._shapes:

@@ -89,6 +89,7 @@ WRONG: list[Set] = [
     ("optimizer.param_groups", [{"params": [0, 0]}]),
     ("optimizer.param_groups", [{"params": ["0"]}]),
     ("optimizer.inherited", {"frozen": "all"}),
+    ("not_finite", {"mask": 1}),
     ("module_state", None),
     ("module_state", {"requires_grad": {"a": 1}}),
     ("module_state", {"replaced": ["a"]}),
