@@ -11,6 +11,7 @@ from typing import Any
 
 from speedtronic import openmp
 from speedtronic.errors import WorkerDied
+from speedtronic.signals import held_back
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
 
@@ -22,13 +23,14 @@ class Child:
         read_fd, write_fd = os.pipe()
         command = [sys.executable, "-m", "speedtronic.chunk_process", str(write_fd)]
         try:
-            self._process = subprocess.Popen(
-                [*command, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                pass_fds=[write_fd],
-                env=openmp.environment(),
-                text=True,
-            )
+            with held_back():
+                self._process = subprocess.Popen(
+                    [*command, str(os.getpid())],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[write_fd],
+                    env=openmp.environment(),
+                    text=True,
+                )
         except BaseException:
             os.close(read_fd)
             raise

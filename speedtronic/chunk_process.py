@@ -8,12 +8,13 @@ One JSON object a line: requests come on standard input, events go to the file d
               either with "reject": {"step": 20, "reason": ...} | null, set aside before loading
     events    {"event": "log", "level": 20, "name": ..., "message": ...}
               {"event": "restored" | "step" | "saved", "step": 20}
+              {"event": "alive", "doing": "validating, batches: 7", "computing": false}  if new
               {"event": "done", "pointer": {...} | null, "step": 40, "loss": 2.3, "samples": ...,
                "saves": 2, "save_stall_s": 0.1, "save_durable_s": 0.9}
               {"event": "failed", "kind": ..., "message": ..., "retryable": false}
 
-It holds the run's lock, and ends at once when its parent does, or on SIGTERM: then after the update
-at hand, saving first with `checkpoint.save_on_stop`.
+It holds the run's lock, and ends at once when its parent does. SIGTERM and SIGHUP end it after the
+update at hand, saving first with `checkpoint.save_on_stop`; SIGUSR1 saves and goes on.
 """
 
 import faulthandler
@@ -22,11 +23,13 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from types import FrameType
 from typing import IO, Any
 
+from speedtronic import pulse
 from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.console import PlainProgress, configure_logging
@@ -36,8 +39,10 @@ from speedtronic.output import logging_path
 from speedtronic.redaction import scrub
 from speedtronic.run import Runtime
 from speedtronic.runtime import build_runtime
+from speedtronic.signals import SaveSignal, let_come
 
 STEP_EVENT_EVERY_S = 0.2
+ALIVE_EVENT_EVERY_S = 0.2
 
 logger = logging.getLogger("speedtronic.chunk_process")  # __name__ is __main__ here
 
@@ -48,13 +53,25 @@ class Events:
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
+        self._sending = threading.Lock()
 
     def send(self, event: str, **fields: Any) -> None:
         try:
-            self._stream.write(json.dumps({"event": event, **fields}) + "\n")
-            self._stream.flush()
+            with self._sending:
+                self._stream.write(json.dumps({"event": event, **fields}) + "\n")
+                self._stream.flush()
         except BrokenPipeError:
             end_as_orphan()
+
+
+def _tell_of_life(events: Events) -> None:
+    """Pass on, a few times a second, what `pulse` has heard, if that is something new."""
+    told, never = None, threading.Event()
+    while not never.wait(ALIVE_EVENT_EVERY_S):
+        sign = pulse.latest()
+        if sign != told:
+            events.send("alive", doing=sign.doing, computing=sign.computing)
+        told = sign
 
 
 class _LogToEvents(logging.Handler):
@@ -95,7 +112,11 @@ class ChunkProcess:
         self._reject: dict[str, Any] | None = None
         self._training = False
         self._stop_requested = False
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._on_save = SaveSignal()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGUSR1, self._on_save)
+        let_come()
 
     def handle(self, request: dict[str, Any]) -> None:
         """Answer one request with `done` or `failed`."""
@@ -106,6 +127,7 @@ class ChunkProcess:
             return
         pointer = request["pointer"] and Pointer.model_validate(request["pointer"])
         runtime = self._runtime
+        pulse.beat("comparing the state with the checkpoint", computing=True)
         if runtime is None or not runtime.proves(pointer):
             runtime = self._load()
             # A newer one than the pointer's is what an attempt before this one has committed.
@@ -143,6 +165,7 @@ class ChunkProcess:
     def _load(self) -> Runtime:
         self.close()
         self._saves_told = 0
+        pulse.beat("building the run", computing=True)
         self._runtime = build_runtime(
             self._config,
             resume=True,
@@ -152,6 +175,7 @@ class ChunkProcess:
             reject=(self._reject["step"], self._reject["reason"]) if self._reject else None,
             on_step=self.on_step,
         )
+        self._on_save.attach(self._runtime.trainer)
         self._events.send("restored", step=self._runtime.state.step)
         return self._runtime
 
@@ -185,10 +209,12 @@ class ChunkProcess:
             save_durable_s=max((saved.durable_s for saved in saves), default=0.0),
         )
 
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stop_requested:  # by the process group and by the parent; SIGKILL is theirs too
+            return
+        self._stop_requested = True
         if not self._training or self._runtime is None:
             raise SystemExit(128 + signal.SIGTERM)
-        self._stop_requested = True
         self._runtime.trainer.request_stop()
 
 
@@ -201,6 +227,7 @@ def main() -> None:
     os.set_inheritable(events_fd, False)
     with os.fdopen(events_fd, "w", encoding="utf-8") as stream:
         events = Events(stream)
+        threading.Thread(target=_tell_of_life, args=(events,), daemon=True).start()
         try:
             _serve(events)
         except Exception as error:

@@ -1,6 +1,7 @@
 """The `speedtronic` command.
 
-Exit codes: 0 good; 1 findings or a failed run; 2 wrong use; 130 and 143 stopped by Ctrl-C, SIGTERM.
+Exit codes: 0 good; 1 findings or a failed run; 2 wrong use; 129, 130 and 143 stopped by SIGHUP,
+Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
@@ -21,12 +22,20 @@ from speedtronic.config import SpeedtronicConfig, take_target
 from speedtronic.config_file import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 from speedtronic.redaction import scrub
+from speedtronic.signals import SAVE_SIGNAL, ended_within
 
 # torch takes over a second to import, so what needs it is imported where it is used.
 
 
-class _Terminated(BaseException):
-    """SIGTERM, so that files and locks are let go on the way out."""
+STOP_S = 1.5  # longer than that, nobody who asked us to end has to wait for it
+
+
+class _Stopped(BaseException):
+    """A stop signal, so that files and locks are let go on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,18 +43,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = args.command
     os.environ.update(openmp.environment())  # before any command loads torch
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    trains = command is _train
+
+    def end(number: int) -> NoReturn:
+        _say_stopped(number, trains)
+        os._exit(128 + number)
+
+    _install_handlers(trains)
     try:
-        return command(args)
+        with ended_within(STOP_S, end):
+            return command(args)
     except SpeedtronicError as error:
         _report(str(error), args.debug)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        print("speedtronic: stopped by Ctrl-C; --resume goes on", file=sys.stderr)
-        return 130
-    except _Terminated:
-        print("speedtronic: stopped by SIGTERM; --resume goes on", file=sys.stderr)
-        return 143
+        _say_stopped(signal.SIGINT, trains)
+        return 128 + signal.SIGINT
+    except _Stopped as stopped:
+        _say_stopped(stopped.number, trains)
+        return 128 + stopped.number
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 1
@@ -54,14 +70,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _install_handlers(trains: bool) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _on_stop)
+    if trains and signal.getsignal(SAVE_SIGNAL) is signal.SIG_DFL:
+        signal.signal(SAVE_SIGNAL, _nothing_to_save)
+
+
+def _on_stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Stopped(number)
+
+
+def _nothing_to_save(number: int, frame: FrameType | None) -> None:
+    """Until training begins; it must not end the process."""
+
+
+def _say_stopped(number: int, trains: bool) -> None:
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    with suppress(OSError):  # the terminal may be what has gone
+        then = "; --resume goes on" if trains else ""
+        print(f"speedtronic: stopped by {name}{then}", file=sys.stderr, flush=True)
+
+
 def _report(message: str, debug: bool) -> None:
     if debug:
         print(scrub(traceback.format_exc()), end="", file=sys.stderr)
     print(f"speedtronic: {scrub(message)}", file=sys.stderr)
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Terminated
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ SpeedtronicError
 ├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss or a parameter
 └── WorkerError                     a chunk's process
     ├── WorkerDied                    ended by a signal or an exit code
-    ├── WorkerHung                    no new step for too long; killed
+    ├── WorkerHung                    no progress for too long; killed
     └── WorkerFailed                  reported an exception
 """
 
@@ -127,7 +127,7 @@ class WorkerDied(WorkerError):
 
 
 class WorkerHung(WorkerError):
-    """The worker completed no step for `chunk.hang_timeout_s` seconds and was killed."""
+    """The worker made no progress for `chunk.hang_timeout_s` seconds and was killed."""
 
 
 class WorkerFailed(WorkerError):

@@ -23,7 +23,7 @@ from speedtronic.parts import build_parts
 from speedtronic.plan import first_saves
 from speedtronic.run import Runtime
 from speedtronic.run_directory import make_directory
-from speedtronic.signals import stopping_on_signals
+from speedtronic.signals import TrainingSignals
 from speedtronic.training.metrics import Hook, refuse_foreign_lines
 from speedtronic.training.trainer import TrainResult
 
@@ -130,8 +130,9 @@ def train_from_config(
 ) -> TrainResult:
     """Train to `max_steps`, or `run.max_steps`, saving on the way.
 
-    SIGTERM and Ctrl-C let the update at hand end and, with `checkpoint.save_on_stop`, save; then
-    they do what they always do. A second one does it at once.
+    SIGTERM, SIGHUP and Ctrl-C let the update at hand end and, with `checkpoint.save_on_stop`, save;
+    then they do what they always do. One more, a second or more later, does it at once. SIGUSR1
+    saves and goes on.
 
     Args:
         config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
@@ -145,10 +146,13 @@ def train_from_config(
     Raises:
         SpeedtronicError: as `build_runtime` and `Trainer.fit`.
     """
-    with build_runtime(config, target=max_steps, **options) as runtime:
+    with (
+        TrainingSignals() as signals,
+        build_runtime(config, target=max_steps, **options) as runtime,
+    ):
         target = runtime.config.run.max_steps if max_steps is None else max_steps
-        with stopping_on_signals(runtime.trainer.request_stop):
-            return runtime.train(target)
+        signals.attach(runtime.trainer)
+        return runtime.train(target)
 
 
 def _open_store(

@@ -5,6 +5,7 @@ from typing import Any
 
 from speedtronic.checkpoint import CheckpointStore, Pointer
 from speedtronic.checkpoint.writer import CheckpointWriter, Saved
+from speedtronic.pulse import beat, rest
 from speedtronic.training.finite import FiniteCheck
 from speedtronic.training.metrics import JsonLines
 
@@ -75,6 +76,13 @@ class Saver:
 
     def _commit(self, state: dict[str, Any]) -> tuple[Pointer, int]:
         """In the writer's thread."""
+        beat("saving", computing=True)
+        try:
+            return self._durable(state)
+        finally:
+            rest()
+
+    def _durable(self, state: dict[str, Any]) -> tuple[Pointer, int]:
         step, loss = state["step"], state["loss"]
         if on_purpose := self._check_finite(state["model"], step=step, loss=loss):
             state = {**state, "not_finite": on_purpose}

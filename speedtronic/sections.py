@@ -289,7 +289,7 @@ class ChunkConfig(Section):
     retry_delay_s: NonNegative = 1.0
     """Pause before a retry, in seconds."""
     hang_timeout_s: Positive = 1800.0
-    """Seconds without a completed step after which the worker is killed."""
+    """Seconds without progress of any kind after which the worker is killed: see docs/resume.md."""
 
 
 class LoggingConfig(Section):

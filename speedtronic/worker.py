@@ -6,8 +6,8 @@ reaped and started anew.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +16,9 @@ from speedtronic.child import Child
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import WorkerDied, WorkerError, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
+from speedtronic.signals import passed_on
 from speedtronic.suspicion import Suspicion
+from speedtronic.watch import Watch, cpu_s
 
 STOP_GRACE_S = 20.0  # Prefect sends SIGKILL 30 s after it asked a flow to end
 POLL_S = 0.05
@@ -83,6 +85,7 @@ class ChunkWorker:
         self._on_log = on_log or _log_here
         self._on_event = on_event
         self._child: Child | None = None
+        self._signals = ExitStack()
         self._suspicion = Suspicion(config.chunk.quarantine_after)
         self.failed_in_a_row = 0
         self.restores: list[int] = []
@@ -105,7 +108,7 @@ class ChunkWorker:
 
         Raises:
             WorkerDied: the process ended; the message names the signal or exit code.
-            WorkerHung: no new step for `chunk.hang_timeout_s`; the process was killed.
+            WorkerHung: no sign of life for `chunk.hang_timeout_s`; the process was killed.
             WorkerFailed: the process reported an exception.
         """
         handed = pointer and pointer.model_dump()
@@ -118,11 +121,19 @@ class ChunkWorker:
             logger.warning("worker %d did not stop in %.0f s", child.pid, STOP_GRACE_S)
         self._discard()
 
+    def kill(self) -> None:
+        """End the process at once; it is reaped on return."""
+        self._discard()
+
     def __enter__(self) -> Self:
+        self._signals.enter_context(passed_on(lambda: self.pid))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        try:
+            self.close()
+        finally:
+            self._signals.close()
 
     def _attempt(self, request: dict[str, Any]) -> ChunkResult:
         self.failed_in_a_row += 1  # until a checkpoint or the answer comes
@@ -161,7 +172,7 @@ class ChunkWorker:
     def _await_answer(self, child: Child) -> dict[str, Any]:
         """The `done` event."""
         timeout_s = self._config.chunk.hang_timeout_s
-        last_progress, last_step = time.monotonic(), None
+        watch = Watch(timeout_s, lambda: cpu_s(child.pid))
         while True:
             ended = child.has_ended  # asked first, so that the last of its events are read too
             while events := child.events(0 if ended else POLL_S):
@@ -169,14 +180,14 @@ class ChunkWorker:
                     if event["event"] == "done":
                         return event
                     self._take(event)
-                    if event["event"] in ("step", "restored") and event["step"] != last_step:
-                        last_progress, last_step = time.monotonic(), event["step"]
+                    watch.take(event)
             if ended:
                 raise child.death()
-            if time.monotonic() - last_progress > timeout_s:
+            if watch.is_hung():
                 raise WorkerHung(
-                    f"worker {child.pid} completed no step for {timeout_s:.0f} s "
-                    f"(last step: {last_step}); killed. chunk.hang_timeout_s sets the limit"
+                    f"worker {child.pid} made no progress for {timeout_s:.0f} s (last step: "
+                    f"{watch.step}; it was {watch.doing}); killed. chunk.hang_timeout_s sets the "
+                    "limit"
                 )
 
     def _take(self, event: dict[str, Any]) -> None:

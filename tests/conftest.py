@@ -9,17 +9,20 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 
+from speedtronic.signals import ALL_SIGNALS
+
 
 @pytest.fixture(autouse=True)
 def process_left_as_it_was() -> Iterator[None]:
     """The command line, called in this process, sets up what a process of its own would keep."""
     logger = logging.getLogger("speedtronic")
     handlers, level = logger.handlers[:], logger.level
-    on_sigterm = signal.getsignal(signal.SIGTERM)
+    former = {number: signal.getsignal(number) for number in ALL_SIGNALS}
     yield
     for handler in logger.handlers[:]:
         if handler not in handlers:
             logger.removeHandler(handler)
             handler.close()
     logger.setLevel(level)
-    signal.signal(signal.SIGTERM, on_sigterm)
+    for number, handler in former.items():
+        signal.signal(number, handler)

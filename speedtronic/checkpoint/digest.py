@@ -15,6 +15,7 @@ import torch
 import xxhash
 
 from speedtronic.errors import UnsavableError
+from speedtronic.pulse import beat
 
 # The keys of a checkpoint that determine the rest of the run.
 STATE_KEYS = (
@@ -37,6 +38,7 @@ OPTIONAL_STATE_KEYS = ("module_state",)
 
 
 PRIVATE = ("source", "source_at", "source_draws_first")
+PIECE_BYTES = 64 * 2**20  # so much is written from one sign of life to the next
 
 
 class DigestingWriter:
@@ -48,10 +50,13 @@ class DigestingWriter:
         self.size_bytes = 0
 
     def write(self, data: Any) -> int:
-        self._hash.update(data)
-        view = memoryview(data)
-        self.size_bytes += view.nbytes
-        self._file.write(view)
+        view = memoryview(data).cast("B")
+        for start in range(0, view.nbytes, PIECE_BYTES):
+            beat("writing a checkpoint, bytes", self.size_bytes)
+            piece = view[start : start + PIECE_BYTES]
+            self._hash.update(piece)
+            self._file.write(piece)
+            self.size_bytes += piece.nbytes
         return view.nbytes
 
     def flush(self) -> None:

@@ -18,6 +18,7 @@ import xxhash
 from torch import UntypedStorage
 
 from speedtronic.errors import CorruptError
+from speedtronic.pulse import beat
 
 PIECE_BYTES = 4 * 2**20
 LENT_BYTES = 64 * 2**10  # below this a copy costs less than the bookkeeping
@@ -119,6 +120,7 @@ def check(file: BinaryIO, size_bytes: int, digest: str) -> None:
     hasher, left = xxhash.xxh3_128(), size_bytes
     piece = memoryview(bytearray(PIECE_BYTES))
     while left:
+        beat("checking a checkpoint, bytes", size_bytes - left, size_bytes)
         part = piece[: min(left, PIECE_BYTES)]
         _fill(file, part)
         hasher.update(part)
@@ -137,6 +139,7 @@ def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
             nonlocal position
             content = _memory(storage) if storage else memoryview(bytearray(size))
             for start in range(0, size, PIECE_BYTES):
+                beat("loading a checkpoint, bytes", position + start, size_bytes)
                 piece = content[start : start + PIECE_BYTES]
                 _fill(file, piece)
                 if size_bytes > PIECE_BYTES:
@@ -157,6 +160,7 @@ def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
                 break
             take(record.file_size, _allocate(record.file_size))
         take(size_bytes - position)
+    beat("restoring a checkpoint", computing=True)
     _compare(hasher, digest)
     return segments
 

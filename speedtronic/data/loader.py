@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from speedtronic.data.order import SampleOrder
-from speedtronic.data.sample import Batch, SampleSource, no_beat
-from speedtronic.data.workers import START_METHOD, WorkerInit, shut_down_workers, starting_workers
+from speedtronic.data.sample import Batch, SampleSource
+from speedtronic.data.workers import (
+    START_METHOD,
+    WorkerInit,
+    own_workers,
+    shut_down_workers,
+    starting_workers,
+)
 from speedtronic.errors import DataError, RestoreError
 
 
@@ -31,7 +36,6 @@ class SampleLoader:
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
-        beat: called before each batch.
     """
 
     def __init__(
@@ -44,8 +48,7 @@ class SampleLoader:
         prefetch_factor: int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        self.position = 0
-        self.beat: Callable[[], None] = no_beat
+        self.position = self._marked = 0
         self._order = order
         self._micro_batch_size = micro_batch_size
         self._dataset = _Positions(source, order)
@@ -60,19 +63,28 @@ class SampleLoader:
         Raises:
             DataError: the source could not give a sample; the position stays, safe to call again.
         """
-        self.beat()
         try:
             if self._iterator is None:
                 self._iterator = self._start()
             batch: Batch | DataError = next(self._iterator)
             if isinstance(batch, DataError):
                 raise batch
+            self.position += self._micro_batch_size
         except BaseException:
             # The iterator is now ahead of the position: the next call has to start over.
             self.close()
             raise
-        self.position += self._micro_batch_size
         return batch
+
+    def mark(self) -> None:
+        """Remember the position for `back_to_mark`."""
+        self._marked = self.position
+
+    def back_to_mark(self) -> None:
+        """Give the batches since `mark` once more."""
+        if self.position != self._marked:
+            self.close()
+            self.position = self._marked
 
     def state_dict(self) -> dict[str, int | bool]:
         """The position and what makes the order, as plain numbers; `epoch` is for people."""
@@ -133,7 +145,9 @@ class SampleLoader:
             generator=torch.Generator(),
         )
         with starting_workers():
-            return iter(loader)
+            iterator = iter(loader)
+        own_workers(iterator)
+        return iterator
 
     def _identity(self) -> dict[str, int | bool]:
         return {

@@ -15,6 +15,7 @@ from speedtronic.data.randomness import seed_streams, streams_kept
 from speedtronic.data.sample import Batch
 from speedtronic.errors import ConfigError, DataError
 from speedtronic.imports import call_factory
+from speedtronic.pulse import beat
 from speedtronic.references import substitute
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class MapSource:
     def _items(self, indices: Sequence[int], epochs: Sequence[int]) -> list[Any]:
         items = []
         with streams_kept():
-            for index, epoch in zip(indices, epochs, strict=True):
+            for number, (index, epoch) in enumerate(zip(indices, epochs, strict=True)):
+                beat("reading samples of a batch", number + 1, len(indices))
                 if self._listens and epoch != self._told:
                     self._told = epoch
                     tell_epoch(self._dataset, epoch)

@@ -14,7 +14,12 @@ from speedtronic.data.indexed import IndexedBatches, is_indexed, kept_by
 from speedtronic.data.portable import from_portable, to_portable
 from speedtronic.data.randomness import seed_streams, streams_mark
 from speedtronic.data.sample import Batch
-from speedtronic.data.workers import adopt_workers, shut_down_workers, starting_workers
+from speedtronic.data.workers import (
+    adopt_workers,
+    own_workers,
+    shut_down_workers,
+    starting_workers,
+)
 from speedtronic.errors import DataError, RestoreError
 
 logger = logging.getLogger(__name__)
@@ -98,6 +103,7 @@ class Reader:
                 seed_streams(self._seed, self.place.epoch, 0)
                 with starting_workers():
                     self._iterator = iter(self._source)
+                own_workers(self._iterator)
                 index = 0 if self.draws_first else index
             seed_streams(self._seed, self.place.epoch, index)
             try:

@@ -1,6 +1,6 @@
 """What samples, batches and loaders are to the rest of the package."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,12 +35,9 @@ class BatchLoader(Protocol):
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
-        beat: called before each batch that is fetched or skipped, as a sign of life. It may raise:
-            the position stays, and the loader can be asked again or closed.
     """
 
     position: int
-    beat: Callable[[], None]
 
     def next_batch(self) -> Batch:
         """The next micro batch, on the CPU; moves the position on.
@@ -48,6 +45,12 @@ class BatchLoader(Protocol):
         Raises:
             DataError: the data cannot give it; the position stays, safe to call again.
         """
+
+    def mark(self) -> None:
+        """Remember the position for `back_to_mark`; quick, called before every update."""
+
+    def back_to_mark(self) -> None:
+        """Give the batches since `mark` once more; also after `next_batch` was interrupted."""
 
     def state_dict(self) -> dict[str, Any]:
         """The position, for a checkpoint: numbers, and `source` where the data have a state of
@@ -70,10 +73,6 @@ class BatchLoader(Protocol):
 
     def close(self) -> None:
         """End worker processes now; the next batch starts new ones."""
-
-
-def no_beat() -> None:
-    """The sign of life of a loader that nobody watches."""
 
 
 def as_sample(tokens: np.ndarray) -> Sample:

@@ -12,8 +12,9 @@ from speedtronic.data.fingerprint import fingerprint
 from speedtronic.data.guard import NotYetError
 from speedtronic.data.randomness import streams_kept
 from speedtronic.data.reader import Place, Reader
-from speedtronic.data.sample import Batch, no_beat
+from speedtronic.data.sample import Batch
 from speedtronic.errors import RestoreError
+from speedtronic.pulse import beat
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +49,17 @@ class StreamLoader:
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
-        beat: called before each batch, and before each that is skipped.
     """
 
     def __init__(self, make: Callable[[], Any], *, micro_batch_size: int, seed: int) -> None:
         self.position = 0
-        self.beat: Callable[[], None] = no_beat
         self._make = make
         self._micro_batch_size = micro_batch_size
         self._seed = seed
-        self._place = Place()
+        self._place = self._marked = Place()
         self._saved = Saved(Place(), None)
         self._begun = 0
+        self._searched = 0
         self._exact = True
         self._fresh: Any = make()
         self._type = type(self._fresh).__qualname__
@@ -73,34 +73,48 @@ class StreamLoader:
                 the position stays, safe to call again.
             RestoreError: the place to go on at is not there any more.
         """
-        self.beat()
         try:
             with streams_kept():
                 reader = self._start()
                 if reader.takes_batches:
                     batch = reader.take()
                 else:
-                    batch = collate([reader.take() for _ in range(self._micro_batch_size)])
+                    batch = collate([self._take(reader, n) for n in range(self._micro_batch_size)])
+            self._place = reader.place
+            self.position = reader.place.samples
         except BaseException:
             # The object is now ahead of the position: the next call has to start over.
             self.close()
             raise
-        self._place = reader.place
-        self.position = reader.place.samples
         return batch
+
+    def _take(self, reader: Reader, number: int) -> Any:
+        beat("reading samples of a batch", number + 1, self._micro_batch_size)
+        return reader.take()
+
+    def mark(self) -> None:
+        """Remember the place for `back_to_mark`."""
+        self._marked = self._place
+
+    def back_to_mark(self) -> None:
+        """Give the batches since `mark` once more, from a new object."""
+        if self._place != self._marked:
+            self.close()
+            self._place, self.position = self._marked, self._marked.samples
 
     def state_dict(self) -> dict[str, Any]:
         """The place as plain numbers, and as `source` the object's own state if it has one.
 
-        `source_at` is where that state was taken, if not here: a resume goes on from there.
+        `source_at` is where that state was taken, if not here: a resume goes on from there. So
+        it is when the object was let go of in the middle of a batch.
 
         Raises:
             DataError: that state holds something that a checkpoint cannot.
         """
         saved = self._saved
-        if saved.place != self._place:
+        if saved.place != self._place and self._reader is not None:
             with streams_kept(), suppress(NotYetError):
-                reader = self._start()
+                reader = self._reader
                 saved = Saved(self._place, reader.source_state(), bool(reader.draws_first))
                 self._saved = saved
         state = {
@@ -168,7 +182,7 @@ class StreamLoader:
         """A reader of `source`, brought to the current place."""
         goal = self._place
         saved, state = self._saved.place, self._saved.source
-        reader = Reader(source, self._micro_batch_size, self._seed, self.beat)
+        reader = Reader(source, self._micro_batch_size, self._seed, self._tell_of_search)
         self._reader = reader  # so that a failure below closes it
         if state is None or reader.resumes_by != "state":
             by_epoch = reader.resumes_by == "skipping the epoch"
@@ -186,6 +200,10 @@ class StreamLoader:
             )
         return reader
 
+    def _tell_of_search(self) -> None:
+        self._searched += 1
+        beat("finding the place in the order, steps", self._searched)
+
     def _skip(self, reader: Reader, goal: Place) -> None:
         """Take what lies between the reader's place and `goal`, and say so."""
         begun, started = reader.place.samples, time.monotonic()
@@ -199,7 +217,7 @@ class StreamLoader:
             )
         told = started
         while reader.place.samples < goal.samples:
-            self.beat()
+            beat("skipping samples", reader.place.samples, goal.samples)
             reader.take()
             if (now := time.monotonic()) - told >= TELL_EVERY_S:
                 told, done = now, reader.place.samples - begun

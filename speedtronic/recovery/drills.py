@@ -19,9 +19,8 @@ from speedtronic.plan import Chunk
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
 from speedtronic.recovery.replay import replay
-from speedtronic.recovery.scratch import log_quietly, nothing, scratch, unprepared
+from speedtronic.recovery.scratch import drill_worker, nothing, scratch, unprepared
 from speedtronic.training.metrics import read_events
-from speedtronic.worker import ChunkWorker
 
 RESUME_STEPS = 5
 RECENT = 50  # losses of the run that a resumed one is held against
@@ -68,7 +67,7 @@ def resume(examination: Examination) -> Iterator[Finding]:
         else:
             limit = math.inf
         try:
-            with ChunkWorker(config, on_log=log_quietly) as worker:
+            with drill_worker(config) as worker:
                 worker.train(chunk, None)
         except WorkerError as error:
             action = "a resume would end in the same way: see to the cause"

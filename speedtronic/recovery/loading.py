@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, cast
 
 from speedtronic import openmp
 from speedtronic.checkpoint import Manifest
+from speedtronic.signals import held_back
 
 SPARE_BYTES = 256 * 2**20
 
@@ -104,13 +105,14 @@ class LoadProcess:
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "speedtronic.load_process", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=openmp.environment(),
-            text=True,
-        )
+        with held_back():  # what this process answers, the other need not
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "speedtronic.load_process", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=openmp.environment(),
+                text=True,
+            )
         return self._process
 
 

@@ -14,8 +14,7 @@ from speedtronic.recovery.examination import Examination, as_check
 from speedtronic.recovery.findings import Finding
 from speedtronic.recovery.loading import Facts, LoadProcess
 from speedtronic.recovery.look import Judged
-from speedtronic.recovery.scratch import log_quietly, nothing, scratch, unprepared
-from speedtronic.worker import ChunkWorker
+from speedtronic.recovery.scratch import drill_worker, nothing, scratch, unprepared
 
 
 @as_check("replay")
@@ -46,7 +45,7 @@ def replay(examination: Examination) -> Iterator[Finding]:
         meant = _meant(start.facts, selected.facts)
         allowed = [*drifted, "data.fingerprint"]
         try:
-            with ChunkWorker(config, allow_changes=allowed, on_log=log_quietly) as worker:
+            with drill_worker(config, allow_changes=allowed) as worker:
                 worker.train(Chunk(before.step, selected.step), None)
         except WorkerError as error:
             action = "a resume from there would end in the same way: see to the cause"

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from speedtronic.checkpoint import open_storage
@@ -13,6 +13,7 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.recovery.examination import Examination
 from speedtronic.recovery.findings import Finding
 from speedtronic.redaction import redacted_keys
+from speedtronic.worker import ChunkWorker
 
 NEVER = 10**9  # steps
 
@@ -64,6 +65,19 @@ def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicC
             with examination.storage.open(name) as source:
                 publish(there, name, lambda file, source=source: shutil.copyfileobj(source, file))  # type: ignore[misc]
         yield config
+
+
+@contextmanager
+def drill_worker(
+    config: SpeedtronicConfig, allow_changes: Sequence[str] = ()
+) -> Iterator[ChunkWorker]:
+    """A worker for the block; whatever else than its own end ends a drill, kills it."""
+    with ChunkWorker(config, allow_changes=allow_changes, on_log=log_quietly) as worker:
+        try:
+            yield worker
+        except BaseException:
+            worker.kill()
+            raise
 
 
 def nothing(examination: Examination, drill: str) -> Finding:

@@ -10,7 +10,7 @@ from speedtronic.errors import RestoreError
 from speedtronic.training.fit import refuse_unfit_modes, refuse_unfit_optimizer
 from speedtronic.training.module_state import ModuleState
 from speedtronic.training.optim import Schedule, inherit
-from speedtronic.training.rng import capture_rng, restore_rng
+from speedtronic.training.rng import capture_rng, restore_rng, rng_restorer
 from speedtronic.training.weights import load_weights, model_state, refuse_unfit
 
 FORMAT_VERSION = 1
@@ -22,6 +22,8 @@ class Batches(Protocol):
     position: int
 
     def next_batch(self) -> Any: ...
+    def mark(self) -> None: ...
+    def back_to_mark(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None: ...
 
@@ -65,6 +67,7 @@ class TrainState:
         # The random state waits here until the first step, so that nothing done between a restore
         # (or the build of a fresh run) and training can draw from it.
         self._waiting_rng: dict[str, Any] | None = capture_rng(device)
+        self._restore_rng = rng_restorer(device)
 
     @property
     def samples(self) -> int:
@@ -75,11 +78,26 @@ class TrainState:
         self.val_loss = val_loss
         self._validated_at = self.step
 
+    @property
+    def is_validated(self) -> bool:
+        """Whether the validation loss is of the present step."""
+        return self._validated_at == self.step
+
     def begin(self) -> None:
         """Put the random state in place; called just before the first step."""
         if self._waiting_rng is not None:
             restore_rng(self._waiting_rng, self.device)
             self._waiting_rng = None
+
+    def mark(self) -> None:
+        """Remember the random state and the position in the data for `back_to_mark`."""
+        self._restore_rng = rng_restorer(self.device)
+        self.batches.mark()
+
+    def back_to_mark(self) -> None:
+        """Undo what was drawn and which batches were taken since `mark`."""
+        self._restore_rng()
+        self.batches.back_to_mark()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of training. Tensors are live, not copies.

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from speedtronic.errors import DataError, NonFiniteError, UsageError
+from speedtronic.pulse import beat
+from speedtronic.signals import Interrupted, Waiting
 from speedtronic.training.batch import compute_loss, count_labels, to_device
 from speedtronic.training.compiled import Compiled
 from speedtronic.training.metrics import Hook
 from speedtronic.training.precision import Precision
 from speedtronic.training.state import TrainState
+from speedtronic.training.undo import ForwardUndo
 from speedtronic.training.validation import Validation, evaluate
 
 logger = logging.getLogger(__name__)
@@ -98,6 +101,11 @@ class Trainer:
         self._hooks = hooks
         self._on_step = on_step or (lambda step: None)
         self._stopping = False
+        self._save_requested = False
+        self._saved_step = state.step  # what a run begins with is on disk, or is step 0
+        self._first_update = True
+        self._validated_step = state.step if state.is_validated else None
+        self._waiting = Waiting()
         self._skipped_in_a_row = 0
         # Not by requires_grad, which may change: what is frozen has no gradient and counts nothing.
         optimized = {id(p) for group in state.optimizer.param_groups for p in group["params"]}
@@ -105,8 +113,28 @@ class Trainer:
         self._warned_of_untrained = False
 
     def request_stop(self) -> None:
-        """Let `fit` return after the update at hand. Safe in a signal handler."""
+        """Let `fit` return after the update at hand. Safe in a signal handler.
+
+        Called in the thread of `fit`, as a handler is, it interrupts a wait for data and a
+        validation. An update of several micro batches is undone if it can be, else it ends.
+        """
         self._stopping = True
+        self._waiting.interrupt()
+
+    def request_save(self) -> None:
+        """Let `fit` save after the update at hand and go on. Safe in a signal handler.
+
+        Asked once more before it has, it interrupts as `request_stop` does, saves, and begins anew
+        what it interrupted.
+        """
+        if self._save_requested:
+            self._waiting.interrupt()
+        self._save_requested = True
+
+    @property
+    def save_requested(self) -> bool:
+        """Whether a save was asked for that is not made yet."""
+        return self._save_requested
 
     def fit(self, target: int) -> TrainResult:
         """Train until `step` is `max(step, target)`; a target already reached changes nothing.
@@ -123,22 +151,30 @@ class Trainer:
         loss: torch.Tensor | None = None
         if state.step < target:
             state.begin()
+            self._validate_if_due()  # a stop may have come before it
         while state.step < target and not self._stopping:
             lr = state.schedule.lr
-            loss, updated = self._update()
+            try:
+                updated_loss, updated = self._update()
+            except Interrupted:
+                state.back_to_mark()
+                self._save_if_requested(loss)
+                continue
+            loss = updated_loss
             if not updated:
                 continue
             if state.step % self._log_every == 0:
                 state.loss = self._read(loss)
                 logged = self._log(lr, logged)
-            if self._validation is not None and state.step % self._validation.every_steps == 0:
-                self._validate(self._validation)
+            self._validate_if_due(loss)
             if self._save is not None and state.step % self._save_every == 0:
+                self._warn_of_untrained()
                 self._commit(loss)
+            self._save_if_requested(loss)
             self._on_step(state.step)
         if loss is not None:
             state.loss = self._read(loss)
-            if self._save_on_stop and self._save is not None and state.step % self._save_every:
+            if self._save_on_stop:
                 self._commit(loss)
         self._wait_for_saves()
         elapsed = time.perf_counter() - started
@@ -166,15 +202,23 @@ class Trainer:
             made, which is not so when the scaler found infinities.
         """
         state = self.state
-        batches = [state.batches.next_batch() for _ in range(self._accumulation)]
+        state.mark()
+        batches = self._fetch()
+        undo = ForwardUndo(state.model) if self._accumulation > 1 else None
         counts = [count_labels(batch) for batch in batches]
         state.optimizer.zero_grad(set_to_none=True)
         total: torch.Tensor | None = None
-        for batch, weight in zip(batches, self._weights(batches, counts), strict=True):
+        for number, weight in enumerate(self._weights(batches, counts)):
+            # The first update may compile, and sets up the device and its libraries.
+            beat("training, micro batches", number + 1, len(batches), computing=self._first_update)
+            if self._stopping and undo is not None and undo.possible:
+                undo.undo()
+                state.optimizer.zero_grad(set_to_none=True)
+                raise Interrupted
             if weight == 0:  # its mean over no labels would be NaN
                 continue
             with self._precision.autocast():
-                loss = compute_loss(self._model, self._on_device(batch))
+                loss = compute_loss(self._model, self._on_device(batches[number]))
                 if not loss.requires_grad:
                     raise UsageError(
                         "the loss that the model returned depends on no parameter that requires a "
@@ -184,8 +228,25 @@ class Trainer:
             (state.scaler.scale(loss) if state.scaler else loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
+        self._first_update = False
         state.tokens += sum(counts)
         return total, self._apply_gradients()
+
+    def _fetch(self) -> list[Any]:
+        """The micro batches of an update; `Interrupted` if a stop comes before they are there."""
+        with self._waiting:
+            if self._stopping:
+                raise Interrupted
+            try:
+                return [self._next_batch(number) for number in range(self._accumulation)]
+            except Exception:
+                if self._stopping:  # processes that the data start themselves may end on a signal
+                    raise Interrupted from None
+                raise
+
+    def _next_batch(self, number: int) -> Any:
+        beat("waiting for data, micro batches", number + 1, self._accumulation)
+        return self.state.batches.next_batch()
 
     def _weights(self, batches: list[Any], counts: list[int]) -> list[float]:
         """The share of each micro batch in the mean over all labels of the update."""
@@ -230,9 +291,21 @@ class Trainer:
                 "precision.mode to bf16 or fp32"
             )
 
+    def _validate_if_due(self, loss: torch.Tensor | None = None) -> None:
+        """Validate at multiples of the interval, once; a stop leaves it to who resumes."""
+        state, validation = self.state, self._validation
+        if validation is None or state.step == 0 or state.step % validation.every_steps:
+            return
+        while not self._stopping and self._validated_step != state.step:
+            try:
+                self._validate(validation)
+            except Interrupted:
+                self._save_if_requested(loss)
+
     def _validate(self, validation: Validation) -> None:
         state = self.state
-        val_loss = evaluate(state.model, validation.batches(), self._precision)
+        val_loss = evaluate(state.model, validation.batches, self._precision, self._waiting)
+        self._validated_step = state.step
         if not math.isfinite(val_loss):
             logger.warning(
                 "the validation loss of step %d is %s; the step counts as not validated, and "
@@ -295,7 +368,14 @@ class Trainer:
         return now, state.tokens
 
     def _commit(self, loss: torch.Tensor) -> None:
-        assert self._save is not None
-        self._warn_of_untrained()
-        self.state.loss = self._read(loss)
-        self._save(self.state.state_dict())
+        """Save the present step, unless that was done."""
+        if self._save is not None and self.state.step != self._saved_step:
+            self.state.loss = self._read(loss)
+            self._save(self.state.state_dict())
+            self._saved_step = self.state.step
+
+    def _save_if_requested(self, loss: torch.Tensor | None) -> None:
+        if self._save_requested:
+            self._save_requested = False
+            if loss is not None:  # else nothing was trained since the newest checkpoint
+                self._commit(loss)

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from speedtronic.pulse import beat
 from speedtronic.training.batch import compute_loss, count_labels, has_labels, to_device
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import capture_rng, restore_rng
@@ -27,11 +29,17 @@ class Validation:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> float:
-    """Mean loss over the labels of `batches`, in evaluation mode.
+def evaluate(
+    model: nn.Module,
+    batches: Callable[[], Iterable[Any]],
+    precision: Precision,
+    waiting: AbstractContextManager[Any] | None = None,
+) -> float:
+    """Mean loss over the labels of what `batches` gives, in evaluation mode.
 
-    The random state and the mode of each module are afterwards what they were before. A batch whose
-    labels are all ignored counts as little as it does in training.
+    The random state and the mode of each module are afterwards what they were before, also when
+    it is interrupted in the context `waiting`.
+    A batch whose labels are all ignored counts as little as it does in training.
 
     Returns:
         NaN if the model gave one, or if no label counts.
@@ -42,14 +50,16 @@ def evaluate(model: nn.Module, batches: Iterable[Any], precision: Precision) -> 
     model.eval()
     total, weight = 0.0, 0
     try:
-        for batch in batches:
-            num_labels = count_labels(batch)
-            if num_labels == 0 and has_labels(batch):  # its mean over no labels would be NaN
-                continue
-            with precision.autocast():
-                loss = compute_loss(model, to_device(batch, device))
-            total += float(loss) * (num_labels or 1)
-            weight += num_labels or 1
+        with waiting or nullcontext():
+            for number, batch in enumerate(batches()):
+                beat("validating, batches", number + 1)
+                num_labels = count_labels(batch)
+                if num_labels == 0 and has_labels(batch):  # its mean over no labels would be NaN
+                    continue
+                with precision.autocast():
+                    loss = compute_loss(model, to_device(batch, device))
+                total += float(loss) * (num_labels or 1)
+                weight += num_labels or 1
     finally:
         for module, training in modes.items():
             module.training = training

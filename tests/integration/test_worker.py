@@ -94,7 +94,7 @@ def test_a_hung_process_is_killed_and_the_next_attempt_gets_the_lock(tmp_path: P
     with ChunkWorker(config) as worker:
         with (
             signalling(worker, tmp_path / "metrics.jsonl", signal.SIGSTOP),
-            pytest.raises(WorkerHung, match=r"completed no step for 25 s \(last step: \d+\)"),
+            pytest.raises(WorkerHung, match=r"no progress for 25 s \(last step: \d+; it was .+\)"),
         ):
             worker.train(FAR, None)
         assert worker.pid is None

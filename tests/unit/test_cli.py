@@ -87,7 +87,8 @@ def test_log_messages_go_to_a_file_too(tmp_path: Path) -> None:
         (StorageFullError("no space left"), 1, "speedtronic: no space left"),
         (ValueError("odd"), 1, "speedtronic: ValueError: odd (--debug shows where)"),
         (KeyboardInterrupt(), 130, "speedtronic: stopped by Ctrl-C; --resume goes on"),
-        (cli._Terminated(), 143, "speedtronic: stopped by SIGTERM; --resume goes on"),
+        (cli._Stopped(15), 143, "speedtronic: stopped by SIGTERM; --resume goes on"),
+        (cli._Stopped(1), 129, "speedtronic: stopped by SIGHUP; --resume goes on"),
     ],
 )
 @pytest.mark.parametrize("debug", [False, True])

@@ -14,7 +14,17 @@ PACKAGE = ROOT / "speedtronic"
 # From the ground up. What stands on one line does not import each other, except that the modules
 # of one package do. A name stands for a module or for a whole package.
 LAYERS = [
-    ["errors", "secret_names", "lifetime", "plan", "signals", "environment", "openmp"],
+    [
+        "errors",
+        "secret_names",
+        "lifetime",
+        "plan",
+        "signals",
+        "environment",
+        "openmp",
+        "pulse",
+        "watch",
+    ],
     ["redaction", "run_directory"],
     ["references"],
     ["config_problems", "fields", "imports"],
@@ -34,6 +44,7 @@ LAYERS = [
         "training.optim",
         "training.precision",
         "training.rng",
+        "training.undo",
         "training.values",
     ],
     ["training.weights"],

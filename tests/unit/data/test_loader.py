@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from speedtronic.data import SampleLoader, SampleOrder, TextSource
 from speedtronic.data.loader import _Positions
 from speedtronic.data.sample import Batch, as_sample, stack
 from speedtronic.errors import DataError, RestoreError
+from speedtronic.signals import ALL_SIGNALS
 from tests.waiting import Processes, wait_until
 
 NUM_SAMPLES = 22
@@ -25,16 +28,22 @@ WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
 
 class Numbers:
-    """Sample i is made of the number i alone; `broken` names one that cannot be read."""
+    """Sample i is made of the number i alone; `broken` names one that cannot be read, and with
+    `hang` none ever comes."""
 
-    def __init__(self, broken: int = -1, error: type[Exception] = DataError) -> None:
+    def __init__(
+        self, broken: int = -1, error: type[Exception] = DataError, *, hang: bool = False
+    ) -> None:
         self.broken = broken
         self.error = error
+        self.hang = hang
 
     def __len__(self) -> int:
         return NUM_SAMPLES
 
     def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
+        if self.hang:
+            threading.Event().wait()
         if self.broken in indices:
             raise self.error(f"text cannot be read: sample {self.broken}")
         assert len(epochs) == len(indices)
@@ -232,33 +241,35 @@ def test_close_ends_the_workers_and_can_be_undone(make_loader: Make) -> None:
     assert first + take(loader, 4) == expected(loader._order, 0, 8)
 
 
-def test_workers_leave_ctrl_c_to_the_trainer(make_loader: Make) -> None:
+@pytest.mark.parametrize("number", ALL_SIGNALS)
+def test_workers_leave_signals_to_the_trainer(make_loader: Make, number: signal.Signals) -> None:
     loader = make_loader(num_workers=2)
     take(loader, 4)
     workers = set(multiprocessing.active_children())
     for worker in workers:
-        os.kill(worker.pid or 0, signal.SIGINT)  # one of them has hardly started
+        os.kill(worker.pid or 0, number)  # one of them has hardly started
     assert take(loader, 36) == expected(loader._order, 4, 40)
     assert set(multiprocessing.active_children()) == workers
 
 
-def test_workers_obey_sigterm_whatever_the_trainer_does_with_it(make_loader: Make) -> None:
-    handler = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        loader = make_loader(num_workers=1)
-        take(loader, 4)
-        (worker,) = multiprocessing.active_children()
-        with (
-            Processes([worker.pid or 0]) as workers,
-            pytest.raises(RuntimeError, match=r"DataLoader worker .*(exited unexpectedly|killed)"),
-        ):
-            os.kill(worker.pid or 0, signal.SIGTERM)
-            assert workers.end_within()
-            take(loader, 400)
-        loader.close()  # torch tells of the same death once more
-        assert take(loader, 4) == expected(loader._order, loader.position - 4, loader.position)
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+def test_workers_in_the_middle_of_a_long_batch_are_ended(make_loader: Make) -> None:
+    loader = make_loader(Numbers(hang=True), num_workers=2)
+    loader._iterator = loader._start()
+    workers = multiprocessing.active_children()
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 4, "torch waits 5 s for each"
+    assert len(workers) == 2
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_python_ends_workers_that_nobody_did(make_loader: Make) -> None:
+    loader = make_loader(num_workers=1)
+    take(loader, 4)
+    (worker,) = multiprocessing.active_children()
+    with Processes([worker.pid or 0]) as workers:
+        worker.terminate()  # as it does when it exits, and then waits for the end
+        assert workers.end_within()
 
 
 TRAINER = """

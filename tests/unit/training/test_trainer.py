@@ -40,8 +40,14 @@ class Numbers:
     """Batches that are a function of the position."""
 
     def __init__(self, micro_batch_size: int = 4) -> None:
-        self.position = 0
+        self.position = self.marked = 0
         self.micro_batch_size = micro_batch_size
+
+    def mark(self) -> None:
+        self.marked = self.position
+
+    def back_to_mark(self) -> None:
+        self.position = self.marked
 
     def next_batch(self) -> dict[str, Tensor]:
         n = torch.arange(self.position, self.position + self.micro_batch_size).float()
