@@ -25,6 +25,7 @@ from speedtronic.recovery.findings import Finding, Status
 from speedtronic.recovery.loading import LoadProcess
 from speedtronic.recovery.look import Judged, Look, Looking
 from speedtronic.recovery.trained import trainer
+from speedtronic.recovery.trust import distrust
 
 
 class Examination:
@@ -57,6 +58,7 @@ class Examination:
         self.directory = local_path(run_dir)
         self.repair = repair
         self.config = config
+        self._config_is_given = config is not None
         self.config_problem = ""
         self.located = True
         self.obstacle = ""
@@ -122,6 +124,11 @@ class Examination:
             return None if self.obstacle else self.look.selected
         except StorageError:
             return None
+
+    @cached_property
+    def distrusted(self) -> str:
+        """Why a drill must not run what the run's own configuration names; empty if it may."""
+        return "" if self._config_is_given else distrust(self.directory)
 
     @property
     def trained_by(self) -> str:

@@ -107,7 +107,8 @@ class LoadProcess:
     def _start(self) -> subprocess.Popen[str]:
         with held_back():  # what this process answers, the other need not
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "speedtronic.load_process", str(os.getpid())],
+                # -P: what lies in the working directory, maybe the run's, is not imported.
+                [sys.executable, "-P", "-m", "speedtronic.load_process", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=openmp.environment(),

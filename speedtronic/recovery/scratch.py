@@ -12,6 +12,7 @@ from speedtronic.checkpoint.verify import Candidate
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.recovery.examination import Examination
 from speedtronic.recovery.findings import Finding
+from speedtronic.recovery.trust import named_code
 from speedtronic.redaction import redacted_keys
 from speedtronic.worker import ChunkWorker
 
@@ -22,15 +23,21 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicConfig | None]:
-    """A run directory of its own that holds a copy of one checkpoint; None without a configuration.
+    """Make a run directory that holds a copy of one checkpoint; None where no drill may train.
 
     Raises:
         StorageError: the checkpoint is not there any more.
     """
     config = examination.config
-    if config is None:
+    if config is None or examination.distrusted:
         yield None
         return
+    if named := named_code(config):
+        logger.warning(
+            "a drill of %s runs what its configuration names: %s",
+            examination.run_dir,
+            ", ".join(named),
+        )
     with tempfile.TemporaryDirectory(prefix="speedtronic-drill-") as directory:
         config = config.override(
             {
@@ -90,7 +97,11 @@ def nothing(examination: Examination, drill: str) -> Finding:
 
 
 def unprepared(examination: Examination, drill: str) -> Finding:
-    """A run whose configuration is not known, or not in full."""
+    """A run whose configuration is not known in full, or not trusted with running code."""
+    if examination.distrusted:
+        path, action = str(examination.directory), "take it over, or give --config FILE"
+        expected = "a run that nobody else can write, since a drill runs what its config.yaml names"
+        return Finding(drill, "failed", path, examination.distrusted, expected, action)
     found = examination.config_problem or "no config.yaml"
     path = str(examination.directory / "config.yaml")
     action = "give --config FILE; a secret written ${NAME} comes from the environment each time"
