@@ -1,13 +1,14 @@
 """One writer per run where there is no flock: a lease, which is an object that expires.
 
-`.lock` names its holder and until when the lease is good. The holder renews it, in the background
-and before everything that it commits. Every change is made on the condition that the object is
-still of the version last seen, so of two processes one is refused by the store itself, whatever
-their clocks say. A store that knows no conditions is found out when the lease is taken; there the
+`.lock` names its holder and for how long the lease is good, counted from when the object was
+written, by the store's own clock. The holder renews it, in the background and before everything
+that it commits. Every change is made on the condition that the object is still of the version last
+seen, so of two processes one is refused by the store itself, whatever their clocks say. A store that knows no conditions is found out when the lease is taken; there the
 last to write wins, which each finds out by reading back. docs/storage.md says what that promises.
 """
 
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -38,7 +39,8 @@ class Lease:
 
     Args:
         storage: where the run's checkpoints are.
-        lease_s: how long it lasts without being renewed; it is renewed four times as often.
+        lease_s: how long it lasts without being renewed, at most `LEASE_S`; it is renewed four
+            times as often.
     """
 
     def __init__(self, storage: ObjectStorage, *, lease_s: float = LEASE_S) -> None:
@@ -63,7 +65,7 @@ class Lease:
         """
         content, version = self._storage.read_version(layout.LOCK)
         found = from_bytes(content)
-        if _left_s(found) > 0 and not has_ended(found):
+        if left_s(self._storage, found) > 0 and not has_ended(found):
             raise self._refusal(found)
         self._record, self._lost = this_process(), None
         taken = self._storage.swap(layout.LOCK, self._content(), version)
@@ -99,7 +101,7 @@ class Lease:
         with self._changing:
             try:
                 if self._lost is None:
-                    self._renew(to_bytes(self._record | {"expires_at": 0.0}))
+                    self._renew(to_bytes(self._record | {"lease_s": 0.0, "expires_at": 0.0}))
             except StorageError as error:
                 logger.warning("%s; the lease ends in %.0f s", error, self._lease_s)
 
@@ -155,19 +157,32 @@ class Lease:
                     return
 
     def _content(self) -> bytes:
-        return to_bytes(self._record | {"expires_at": time.time() + self._lease_s})
+        # `expires_at` is for people, and for versions before this one.
+        expires_at = time.time() + self._lease_s
+        return to_bytes(self._record | {"lease_s": self._lease_s, "expires_at": expires_at})
 
     def _refusal(self, found: Record) -> RunLockedError:
+        seconds = max(left_s(self._storage, found), 0.0)
         return RunLockedError(
             f"{self._storage.root} is being trained by {describe(found)}; wait for it to end, or "
-            f"stop it. If it is gone, its lease ends in {max(_left_s(found), 0.0):.0f} s"
+            f"stop it. If it is gone, its lease ends in {seconds:.0f} s"
         )
 
 
-def _left_s(record: dict[str, Any]) -> float:
-    """Seconds until a lease ends, by this machine's clock; 0 of what is no lease."""
-    expires_at = record.get("expires_at")
-    if type(expires_at) not in (float, int):
+def left_s(storage: ObjectStorage, record: Record) -> float:
+    """Return the seconds until the lease `record` ends, at most `LEASE_S`; 0 of what is no lease.
+
+    Both ends are told by the store's clock, so neither the holder's nor this machine's matters.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    if not _is_number(record.get("expires_at")):
         return 0.0
-    assert isinstance(expires_at, float | int)
-    return expires_at - time.time()
+    given_s = record.get("lease_s", LEASE_S)
+    lease_s = min(given_s, LEASE_S) if _is_number(given_s) else 0.0
+    return lease_s - storage.age_s(layout.LOCK)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, int) and math.isfinite(value)

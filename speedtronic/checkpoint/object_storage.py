@@ -12,6 +12,7 @@ import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, BinaryIO, cast
 
 import xxhash
@@ -119,6 +120,15 @@ class ObjectStorage:
             except FileNotFoundError:
                 return b"", ""
         return content, xxhash.xxh3_128_hexdigest(content)
+
+    def age_s(self, name: str) -> float:
+        """Return the seconds since an object was written, by the store's clock; 0 if it is gone."""
+        with self._errors("read", name):
+            try:
+                written: datetime = self._filesystem.modified(self._key(name))
+            except FileNotFoundError:
+                return 0.0
+        return (datetime.now(UTC) - written).total_seconds()
 
     def swap(self, name: str, content: bytes, version: str) -> str | None:
         """Put an object if it is still of `version`.

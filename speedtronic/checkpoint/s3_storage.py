@@ -2,6 +2,7 @@
 
 import io
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, cast
 
 from speedtronic.checkpoint.object_storage import ObjectStorage
@@ -16,13 +17,24 @@ class S3Storage(ObjectStorage):
         return cast(BinaryIO, _Download(self, name, file))
 
     def version(self, name: str) -> str:
+        head = self._head(name)
+        return str(head["ETag"]) if head else ""
+
+    def age_s(self, name: str) -> float:
+        head = self._head(name)
+        if not head:
+            return 0.0
+        now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return float((now - head["LastModified"]).total_seconds())
+
+    def _head(self, name: str) -> dict[str, Any]:
+        """What the store says of an object; empty when it is not there."""
         bucket, key, _ = self._filesystem.split_path(self._key(name))
         with self._errors("read", name):
             try:
-                head = self._filesystem.call_s3("head_object", Bucket=bucket, Key=key)
+                return dict(self._filesystem.call_s3("head_object", Bucket=bucket, Key=key))
             except FileNotFoundError:
-                return ""
-            return str(head["ETag"])
+                return {}
 
     def read_version(self, name: str) -> tuple[bytes, str]:
         version = self.version(name)

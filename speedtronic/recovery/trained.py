@@ -5,12 +5,12 @@ Asking by taking the lock, however briefly, could refuse a run that starts at th
 
 import os
 import socket
-import time
 from pathlib import Path
 
 from speedtronic.checkpoint import layout
 from speedtronic.checkpoint.holder import Record, describe, from_bytes, has_ended
-from speedtronic.checkpoint.local_storage import LocalStorage
+from speedtronic.checkpoint.lease import left_s
+from speedtronic.checkpoint.object_storage import ObjectStorage
 from speedtronic.checkpoint.storage import Storage, read_record
 from speedtronic.errors import CheckpointError
 
@@ -24,10 +24,10 @@ def trainer(storage: Storage) -> str:
     cannot be seen.
     """
     record = _record(storage)
-    if isinstance(storage, LocalStorage):
-        held = _is_flocked(Path(storage.root) / layout.LOCK, record)
+    if isinstance(storage, ObjectStorage):
+        held = left_s(storage, record) > 0 and not has_ended(record)
     else:
-        held = float(record.get("expires_at") or 0.0) > time.time() and not has_ended(record)
+        held = _is_flocked(Path(storage.root) / layout.LOCK, record)
     return describe(record) if held else ""
 
 

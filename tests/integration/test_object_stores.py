@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import layout, open_storage
+from speedtronic.checkpoint.s3_storage import S3Storage
 from speedtronic.cli import main
 from speedtronic.errors import WorkerDied, WorkerFailed
 from speedtronic.plan import Chunk
@@ -145,7 +147,7 @@ def test_stopped_expired_and_taken_over_it_changes_nothing(server: str, tmp_path
         assert wait_until(lambda: saved(config) >= 6, START_S)
         old.send_signal(signal.SIGSTOP)
         content, version = storage.read_version(layout.LOCK)  # type: ignore[union-attr]
-        record = json.loads(content) | {"expires_at": 1.0}  # as if it had been stopped for long
+        record = json.loads(content) | {"lease_s": 0.0}  # as if it had been stopped for long
         assert storage.swap(layout.LOCK, json.dumps(record).encode(), version)  # type: ignore[union-attr]
         new = subprocess.Popen(
             command(file, "--resume", "--set", f"run.max_steps={saved(config) + 6}")
@@ -170,3 +172,14 @@ def _etags(prefix: str) -> dict[str, str]:
 
     found = client().list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]
     return {entry["Key"]: entry["ETag"] for entry in found}
+
+
+def test_the_age_of_a_lease_is_told_by_the_servers_clock(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(f"s3://{BUCKET}/age")
+    assert isinstance(storage, S3Storage)
+    assert storage.age_s(layout.LOCK) == 0.0
+    assert storage.swap(layout.LOCK, b"{}", "")
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # here it is 1970
+    assert -2 < storage.age_s(layout.LOCK) < 60

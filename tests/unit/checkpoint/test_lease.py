@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from speedtronic.checkpoint.holder import this_process
 from speedtronic.checkpoint.object_storage import ObjectStorage
 from speedtronic.checkpoint.s3_storage import S3Storage
 from speedtronic.errors import RunLockedError, StorageError
+from speedtronic.recovery.trained import trainer
 from tests.waiting import wait_until
 
 
@@ -54,7 +56,7 @@ def dead_pid() -> int:
 def test_an_expired_one_is_taken_over_and_the_former_holder_finds_out(
     storage: ObjectStorage, held: Lease
 ) -> None:
-    change(storage, expires_at=time.time() - 1)
+    change(storage, lease_s=0)
     second = Lease(storage)
     second.acquire()
     with pytest.raises(RunLockedError, match=f"is held by pid {os.getpid()} on .* now"):
@@ -82,7 +84,7 @@ def test_blocks_unless_its_holder_is_surely_gone(
     me = this_process()
     there = {"this": me["machine"]}.get(machine, machine)
     fields = {**me, "machine": there, "pid": pid(), "started": started or me["started"]}
-    change(storage, **fields, expires_at=time.time() + 50)
+    change(storage, **fields, lease_s=50, expires_at=time.time() + 50)
     if free:
         taken = Lease(storage)
         taken.acquire()
@@ -92,13 +94,57 @@ def test_blocks_unless_its_holder_is_surely_gone(
             RunLockedError, match=rf"pid {fields['pid']} on .*lease ends in (50|49) s"
         ):
             Lease(storage).acquire()
-        change(storage, expires_at=time.time() - 0.001)
+        change(storage, lease_s=-0.001)
         taken = Lease(storage)
         taken.acquire()  # at most for the time of a lease
         taken.release()
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"expires_at": "soon"}', b"{}"])
+DAY_S = 86400.0
+
+
+@pytest.mark.parametrize("lease", [{"lease_s": 60.0}, {}, {"lease_s": DAY_S}], ids=str)
+def test_a_holder_with_a_fast_clock_blocks_no_longer_than_another(
+    lease: dict[str, float], storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(storage, **this_process(), **lease, expires_at=time.time() + DAY_S)
+    monkeypatch.setattr(ObjectStorage, "age_s", lambda *_: 59.0)
+    with pytest.raises(RunLockedError, match="lease ends in 1 s"):
+        Lease(storage).acquire()
+    assert str(os.getpid()) in trainer(storage)
+    monkeypatch.setattr(ObjectStorage, "age_s", lambda *_: 61.0)
+    assert trainer(storage) == ""
+    taken = Lease(storage)
+    taken.acquire()
+    taken.release()
+
+
+def test_one_with_a_slow_clock_is_not_overtaken(storage: ObjectStorage) -> None:
+    change(storage, **this_process(), lease_s=60.0, expires_at=time.time() - DAY_S)
+    with pytest.raises(RunLockedError):
+        Lease(storage).acquire()
+
+
+def test_age_is_that_of_the_object(storage: ObjectStorage) -> None:
+    assert storage.age_s(layout.LOCK) == 0.0
+    change(storage, lease_s=1)
+    assert 0 <= storage.age_s(layout.LOCK) < 60
+    file = storage._filesystem.store[storage._key(layout.LOCK)]
+    file.modified -= timedelta(days=1)
+    assert DAY_S <= storage.age_s(layout.LOCK) < DAY_S + 60
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"\xff",
+        b"{}",
+        b'{"expires_at": "soon"}',
+        b'{"expires_at": 9e9, "lease_s": "long"}',
+    ],
+)
 def test_what_is_no_lease_does_not_block(storage: ObjectStorage, content: bytes) -> None:
     storage.swap(layout.LOCK, content, "")
     taken = Lease(storage)
