@@ -3,8 +3,9 @@
 `.lock` names its holder and for how long the lease is good, counted from when the object was
 written, by the store's own clock. The holder renews it, in the background and before everything
 that it commits. Every change is made on the condition that the object is still of the version last
-seen, so of two processes one is refused by the store itself, whatever their clocks say. A store that knows no conditions is found out when the lease is taken; there the
-last to write wins, which each finds out by reading back. docs/storage.md says what that promises.
+seen, so of two processes one is refused by the store itself, whatever their clocks say. A store
+that knows no conditions is found out when the lease is taken; there the last to write wins, which
+each finds out by reading back. docs/storage.md says what that promises.
 """
 
 import logging
@@ -180,8 +181,9 @@ def left_s(storage: ObjectStorage, record: Record) -> float:
     if not _is_number(record.get("expires_at")):
         return 0.0
     given_s = record.get("lease_s", LEASE_S)
-    lease_s = min(given_s, LEASE_S) if _is_number(given_s) else 0.0
-    return lease_s - storage.age_s(layout.LOCK)
+    if not _is_number(given_s) or given_s <= 0:
+        return 0.0
+    return float(min(given_s, LEASE_S) - storage.age_s(layout.LOCK))
 
 
 def _is_number(value: Any) -> bool:
