@@ -149,9 +149,9 @@ def test_stopped_expired_and_taken_over_it_changes_nothing(server: str, tmp_path
         content, version = storage.read_version(layout.LOCK)  # type: ignore[union-attr]
         record = json.loads(content) | {"lease_s": 0.0}  # as if it had been stopped for long
         assert storage.swap(layout.LOCK, json.dumps(record).encode(), version)  # type: ignore[union-attr]
-        new = subprocess.Popen(
-            command(file, "--resume", "--set", f"run.max_steps={saved(config) + 6}")
-        )
+        elsewhere = ("--output-dir", str(tmp_path / "another machine"))
+        target = f"run.max_steps={saved(config) + 6}"
+        new = subprocess.Popen(command(file, "--resume", *elsewhere, "--set", target))
         assert new.wait() == 0
         before = {name: storage.size(name) for name in keys("stopped/")}
         etags = _etags("stopped/")
