@@ -41,7 +41,7 @@ def closing_over(kept: Any) -> Any:
         (Holder(draw=random.random, numpys=np.random.rand, torchs=torch.default_generator), []),
         (Holder(module=random, items=[1, "a", None], data=torch.ones(3)), []),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__ if not isinstance(value, list) else str(value),
 )
 def test_generators_are_found_where_they_hide(value: Any, paths: list[str]) -> None:
     assert generators_in(value) == paths
