@@ -17,6 +17,7 @@ from prefect.states import Completed, Failed, State
 from flows.artifacts import harmless
 from flows.events import emit
 from flows.keys import slug
+from flows.provenance import is_trained_here
 from speedtronic import SpeedtronicConfig
 from speedtronic.errors import UsageError
 from speedtronic.recovery import (
@@ -29,6 +30,8 @@ from speedtronic.recovery import (
     expand,
     report_of,
 )
+
+TRAINING = ("replay", "resume")  # the drills that run what a run's configuration names
 
 
 @flow(name="recovery")
@@ -46,13 +49,17 @@ def recovery(
         repair: mend what can be mended; without it nothing in a run is written.
         drill: `load` loads what a resume would take, `replay` trains the last interval again and
             compares the states to the bit, `resume` trains a few steps further; in a scratch
-            directory.
+            directory. They run what the run's configuration names: only of a directory that
+            nobody else can write, and by a schedule only what this server's flow has trained.
     """
     found = _runs(run_dirs)
     if not found:
         return Completed(message=f"no run in {', '.join(run_dirs)} yet")
     with LoadProcess() as loader:
-        reports = [check_run(run, repair=repair, drill=drill, loader=loader) for run in found]
+        reports = [
+            check_run(run, repair=repair, drill=_allowed(drill, run), loader=loader)
+            for run in found
+        ]
     for report in reports:
         _show(report, drill)
     sick = [report for report in reports if not report.healthy]
@@ -114,6 +121,19 @@ def _runs(run_dirs: Sequence[str]) -> list[str]:
     if not found and not _scheduled():
         raise UsageError(f"no run in {', '.join(run_dirs) or '[]'}; name runs' output directories")
     return list(dict.fromkeys(found))
+
+
+def _allowed(drill: str, run_dir: str) -> str:
+    """The drill to make of a run. A person who starts one answers for what it runs; a schedule
+    takes whatever lies there, so it trains only in what this server's flow has trained."""
+    if drill not in TRAINING or not _scheduled() or is_trained_here(run_dir):
+        return drill
+    get_run_logger().warning(
+        "%s was not trained by the deployment speedtronic/train of this server: loaded instead of "
+        "drilled, since a drill runs what config.yaml names",
+        run_dir,
+    )
+    return "load"
 
 
 def _scheduled() -> bool:

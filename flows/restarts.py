@@ -64,7 +64,7 @@ def take_over(settings: SpeedtronicConfig) -> None:
     )
     with harmless("end of the task runs that died"):
         _end_task_runs(flow_run)
-    if trained_by(settings) == str(flow_run.id):
+    if trained_by(settings.run.output_dir) == str(flow_run.id):
         _wait_for_former_process(settings)
 
 
@@ -75,9 +75,9 @@ def has_history(settings: SpeedtronicConfig) -> bool:
     return any(True for _ in layout.steps(open_storage(settings.checkpoint_dir).list()))
 
 
-def trained_by(settings: SpeedtronicConfig) -> str | None:
-    """The id of the flow run that last began to train here; None if that cannot be told."""
-    path = local_path(settings.run.output_dir) / REPORT_JSON
+def trained_by(run_dir: str) -> str | None:
+    """The id of the flow run that last began to train in `run_dir`; None if that is not known."""
+    path = local_path(run_dir) / REPORT_JSON
     try:
         flow_run = read_json(path)["flow_run"]
     except (OSError, CorruptError, LookupError):

@@ -159,7 +159,7 @@ def _settle(client: SyncPrefectClient, run: FlowRun, *, is_unwanted: bool) -> li
     state: State[Any]
     if is_unwanted:
         state, done = Cancelled(message="Its process is gone."), "is cancelled"
-    elif settings and trained_by(settings) not in (None, str(run.id)):
+    elif settings and trained_by(settings.run.output_dir) not in (None, str(run.id)):
         return []  # another flow run has gone on with its store
     elif settings and _reached(settings) >= target:
         said = f"Step {target} was reached; its process died before it could say so."

@@ -250,8 +250,9 @@ def test_cancelling_saves_to_the_very_step(outcomes: Callable[[str], Outcome]) -
 
 
 def test_scheduled_deployments_fire_by_themselves(tmp_path: Path) -> None:
-    config = exact_recipe(tmp_path / "run")
-    train_from_config(config, max_steps=8)
+    config = exact_recipe(tmp_path / "run", **{"run.max_steps": 8, "checkpoint.every_steps": 4})
+    run_id = deploy(config)
+    assert until(lambda: state_of(run_id) == "Completed", START_S)
     checked: set[str] = set()
 
     def reported() -> bool:

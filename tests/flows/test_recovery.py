@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.states import State
@@ -105,9 +106,27 @@ def test_a_glob_takes_runs_only(run: SpeedtronicConfig, tmp_path: Path) -> None:
 def test_a_person_is_told_of_no_run_and_a_schedule_is_not_alarmed(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="name a run's output directory"):
+    with pytest.raises(UsageError, match="output director"):
         recovery([f"{tmp_path}/{given}"])
     monkeypatch.setattr(module, "_scheduled", lambda: True)
     state = ended(f"{tmp_path}/{given}")
     assert state.is_completed()
     assert state.message == f"no run in {tmp_path}/{given} yet"
+
+
+@pytest.mark.parametrize("drill", ["replay", "resume"])
+def test_a_schedule_runs_nothing_of_a_run_that_this_servers_flow_has_not_trained(
+    drill: str, run: SpeedtronicConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = run.run.output_dir
+    report = Path(directory) / "report.json"
+    for said in (None, "no id", str(uuid4())):  # of no flow run, and of one that is made up
+        if said:
+            report.write_text(json.dumps({"flow_run": said}), encoding="utf-8")
+        with monkeypatch.context() as scheduled:
+            scheduled.setattr(module, "_scheduled", lambda: True)
+            assert ended(directory, drill=drill).is_completed()
+        assert {row["check"] for row in findings(directory)} & {"load", drill} == {"load"}
+    report.unlink()
+    assert ended(directory, drill=drill).is_completed()  # a person asks for it
+    assert drill in {row["check"] for row in findings(directory)}
