@@ -22,11 +22,11 @@ import torch
 
 from speedtronic.checkpoint import Manifest, open_storage
 from speedtronic.checkpoint.agreement import disagreements
-from speedtronic.checkpoint.codec import OUT_OF_MEMORY
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.verify import Candidate
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
 from speedtronic.lifetime import end_as_orphan, end_with_parent
+from speedtronic.trouble import OUT_OF_MEMORY, is_of_the_machine
 
 COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
 MAX_NAMED = 3
@@ -46,9 +46,10 @@ def main() -> None:
 
 
 def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
-    storage, started = open_storage(root), time.perf_counter()
-    candidate = Candidate(storage, step, storage.entries())
+    started = time.perf_counter()
     try:
+        storage = open_storage(root)
+        candidate = Candidate(storage, step, storage.entries())
         manifest = candidate.manifest
         with _limited(COPIES * manifest.payload.size_bytes + spare_bytes):
             state = candidate.load_unjudged()
@@ -61,10 +62,12 @@ def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
         return {"unreadable": str(error)}
     except MemoryError as error:
         return {"memory": str(error) or "out of memory"}
-    except RuntimeError as error:
-        if not any(words in str(error) for words in OUT_OF_MEMORY):
-            raise
-        return {"memory": str(error)}  # an allocation that failed within torch
+    except Exception as error:
+        if any(words in str(error) for words in OUT_OF_MEMORY):
+            return {"memory": str(error)}  # an allocation that failed within torch
+        if is_of_the_machine(error):
+            return {"unreadable": f"it cannot be judged here and now: {error}"}
+        raise
     facts["seconds"] = time.perf_counter() - started
     return {"manifest": manifest.model_dump(exclude_unset=True), "facts": facts}
 

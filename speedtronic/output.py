@@ -10,6 +10,7 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError, CorruptError, OutputDirError
 from speedtronic.place import RUN_JSON
 from speedtronic.run_directory import (
+    disk_errors,
     make_directory,
     read_text,
     refuse_other_kinds,
@@ -35,10 +36,11 @@ def check_writable(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
 
     Raises:
         OutputDirError: names the key and what is in the way.
+        StorageError: the disk or the machine refused to look.
     """
+    files = _files(config)
     for key, folder in _folders(config, checkpoints).items():
         _refuse_unwritable(key, folder, is_file=False)
-    files = _files(config)
     for key, file in files.items():
         _refuse_unwritable(key, file, is_file=True)
     directory = local_path(config.run.output_dir)
@@ -117,9 +119,11 @@ def _files(config: SpeedtronicConfig) -> dict[str, Path]:
 
 
 def _refuse_unwritable(key: str, path: Path, *, is_file: bool) -> None:
-    nearest = next(place for place in (path, *path.parents) if place.exists())
-    if nearest.is_dir() == (is_file and nearest == path):
-        what = "is a directory" if nearest.is_dir() else "is not a directory"
+    with disk_errors(f"{key}: cannot look at {path}"):
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        is_directory = nearest.is_dir()
+    if is_directory == (is_file and nearest == path):
+        what = "is a directory" if is_directory else "is not a directory"
     elif not os.access(nearest, os.W_OK):
         what = "may not be written"
     else:

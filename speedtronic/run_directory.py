@@ -24,14 +24,10 @@ from speedtronic.errors import (
     StorageError,
     StorageFullError,
 )
+from speedtronic.trouble import may_pass
 
 LIMIT_BYTES = 64 * 2**20  # a report of some hundred thousand chunks
 
-# Where another try may fare better: it is the machine's trouble and not the path's.
-_PASSING = {
-    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS,
-    errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT,
-}  # fmt: skip
 _KINDS = {
     stat.S_IFLNK: "a link, which may lead anywhere",
     stat.S_IFIFO: "a pipe",
@@ -82,7 +78,7 @@ def disk_errors(what: str) -> Iterator[None]:
     except SpeedtronicError:
         raise
     except OSError as error:
-        if error.errno in _PASSING:
+        if may_pass(error):
             raise storage_error(what, error) from error
         raise OutputDirError(f"{what}: {error.strerror or error}") from error
 

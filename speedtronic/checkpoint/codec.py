@@ -17,10 +17,12 @@ import torch
 
 from speedtronic.checkpoint.digest import DigestingWriter
 from speedtronic.checkpoint.reading import Payload
-from speedtronic.errors import CorruptError, UnsavableError
+from speedtronic.errors import CorruptError, StorageError, UnsavableError
+from speedtronic.trouble import OUT_OF_MEMORY, is_of_the_machine
 
-# How torch says it, in whatever class of exception.
-OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "bad_alloc")
+
+class CannotLoadError(StorageError):
+    """The machine cannot load a payload here and now, which says nothing of its bytes."""
 
 
 def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
@@ -48,7 +50,7 @@ def load(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
     Raises:
         CorruptError: other bytes, not a state dict, or one that would need to run code to load.
         OSError: the file cannot be read.
-        MemoryError: there is not enough memory for it here and now.
+        CannotLoadError, MemoryError: the machine cannot load it now, whatever it holds.
     """
     verified = Payload(file, size_bytes, digest)
     return _loaded(cast(BinaryIO, verified), verified.map_location)
@@ -58,7 +60,7 @@ def decode(data: bytes) -> dict[str, Any]:
     """The state dict in a payload's bytes that nothing vouches for, its tensors on the CPU.
 
     Raises:
-        CorruptError, MemoryError: as `load`.
+        CorruptError, CannotLoadError, MemoryError: as `load`.
     """
     return _loaded(io.BytesIO(data), "cpu")
 
@@ -66,19 +68,28 @@ def decode(data: bytes) -> dict[str, Any]:
 def _loaded(file: BinaryIO, map_location: Any) -> dict[str, Any]:
     try:
         state = torch.load(file, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
-        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
-        reason = lines[-1] if lines else "unknown content"
-        raise CorruptError(f"payload does not load with weights_only: {reason}") from None
     except MemoryError:
-        raise  # says nothing of the file
-    except Exception as error:  # torch raises a dozen kinds for damaged files
-        if any(words in str(error) for words in OUT_OF_MEMORY):
-            raise MemoryError(str(error)) from error
-        raise CorruptError(f"payload does not load: {type(error).__name__}: {error}") from None
+        raise
+    except Exception as error:
+        raise _judged(error) from None
     if not isinstance(state, dict):
         raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
     return state
+
+
+def _judged(error: Exception) -> Exception:
+    """What an exception of `torch.load` says. All the bytes are in memory, so an OSError is not
+    about them: it is from something else that torch opened, such as a module that it imported."""
+    if any(words in str(error) for words in OUT_OF_MEMORY):
+        return MemoryError(str(error))
+    said = f"{type(error).__name__}: {error}"
+    if is_of_the_machine(error):
+        return CannotLoadError(said)
+    if isinstance(error, pickle.UnpicklingError):
+        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+        reason = lines[-1] if lines else "unknown content"
+        return CorruptError(f"payload does not load with weights_only: {reason}")
+    return CorruptError(f"payload does not load: {said}")  # torch raises a dozen kinds for damage
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from speedtronic.checkpoint.object_storage import ObjectStorage
 from speedtronic.checkpoint.probe import what_does_not_hold
 from speedtronic.checkpoint.storage import FILE, Storage
 from speedtronic.errors import OutputDirError, RunLockedError
+from speedtronic.run_directory import disk_errors, storage_error
+from speedtronic.trouble import may_pass
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +53,26 @@ class RunLock:
 
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
+            OutputDirError: it cannot be taken here.
+            StorageError: it cannot be taken now; it is free, and another try may succeed.
         """
-        kind = what_is(self._path)
-        if kind not in ("", FILE):
-            raise OutputDirError(f"cannot lock {self._path}: it is {kind}; remove it")
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise RunLockedError(
-                f"{self._root} is being trained by {describe(holder(self._root))}; "
-                "wait for it to end, or stop it"
-            ) from None
-        except OSError as error:
-            raise OutputDirError(f"cannot lock {self._path}: {error.strerror}") from error
-        self._record = this_process()
-        try:
-            self._file = _write(self._path, to_bytes(self._record))
-        except OSError as error:
-            self._lock.release()
-            raise OutputDirError(f"cannot write {self._path}: {error.strerror}") from error
+        with disk_errors(f"cannot lock {self._path}"):
+            kind = what_is(self._path)
+            if kind not in ("", FILE):
+                raise OutputDirError(f"cannot lock {self._path}: it is {kind}; remove it")
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise RunLockedError(
+                    f"{self._root} is being trained by {describe(holder(self._root))}; "
+                    "wait for it to end, or stop it"
+                ) from None
+            self._record = this_process()
+            try:
+                self._file = _write(self._path, to_bytes(self._record))
+            except BaseException:
+                self._lock.release()
+                raise
         for warning in what_does_not_hold(self._root) if self._warn else ():
             logger.warning("%s", warning)
 
@@ -78,10 +81,13 @@ class RunLock:
 
         Raises:
             RunLockedError: the file was replaced or removed; names who has the lock now.
+            StorageError: it cannot be read now.
         """
         try:
             content, file = _read(self._path)
-        except OSError:
+        except OSError as error:
+            if may_pass(error):
+                raise storage_error(f"cannot read {self._path}", error) from error
             content, file = b"", (0, 0)
         record = from_bytes(content)
         if file != self._file or record.get("token") != self._record["token"]:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from speedtronic.checkpoint.storage import Storage
 from speedtronic.errors import CorruptError, StorageError
+from speedtronic.trouble import is_of_the_machine
 
 MAX_BYTES = 16 * 2**20
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -38,6 +39,9 @@ def read(storage: Storage, name: str) -> dict[str, Any]:
         except OSError as error:
             raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error
         except Exception as error:  # zipfile and pickletools raise a dozen kinds
+            if is_of_the_machine(error):
+                path = f"{storage.root}/{name}"
+                raise StorageError(f"cannot read {path} here and now: {error}") from error
             raise CorruptError(f"payload does not load: {error}") from None
 
 

@@ -5,6 +5,7 @@ the size of the file and no more. `torch.load` then runs over what was read; whe
 tensor it is lent that memory instead of a copy.
 """
 
+import encodings.cp437  # noqa: F401  zipfile imports it while it reads a payload
 import io
 import struct
 import zipfile

@@ -15,7 +15,8 @@ from typing import Any
 
 from speedtronic.checkpoint.reading import LOCAL_HEADER
 from speedtronic.checkpoint.untrusted_parts import DTYPES, PARTS, Storage
-from speedtronic.errors import CorruptError
+from speedtronic.errors import CorruptError, StorageError
+from speedtronic.trouble import is_of_the_machine
 
 MAX_PICKLE_BYTES = 256 * 2**20
 MAX_VALUES = 10_000_000
@@ -43,6 +44,7 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
 
     Raises:
         CorruptError: it is no such file, is damaged, or holds anything else; names what.
+        StorageError: the machine cannot load it now, whatever it holds.
     """
     try:
         records = _records(data)
@@ -56,6 +58,9 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
         raise CorruptError("payload does not load: it is nested too deeply") from None
     except Exception as error:  # pickle and zipfile raise a dozen kinds for damaged files
         reason = str(error).splitlines()[0] if str(error) else "unreadable"
+        if is_of_the_machine(error):
+            said = f"{type(error).__name__}: {reason}"
+            raise StorageError(f"payload does not load here and now: {said}") from None
         raise CorruptError(f"payload does not load: {type(error).__name__}: {reason}") from None
     if not isinstance(value, dict):
         raise CorruptError(f"payload holds a {type(value).__name__}, expected a dict")

@@ -13,6 +13,7 @@ from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
 from speedtronic.checkpoint.storage import FILE, Storage, read_record
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+from speedtronic.trouble import is_of_the_machine
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def read_pointer(storage: Storage) -> PointerFinding:
     if not storage.exists(layout.POINTER):
         return PointerFinding(None, "")
     try:
-        pointer = Pointer.from_bytes(_patiently(lambda: read_record(storage, layout.POINTER)))
+        pointer = Pointer.from_bytes(patiently(lambda: read_record(storage, layout.POINTER)))
         if pointer.file != layout.payload_name(pointer.step):
             raise CorruptError(f"pointer names {pointer.file!r} for step {pointer.step}")
     except CorruptError as error:
@@ -82,7 +83,7 @@ class Candidate:
         """
         name = layout.manifest_name(self.step)
         self._refuse_irregular(name)
-        data = _patiently(lambda: read_record(self._storage, name))
+        data = patiently(lambda: read_record(self._storage, name))
         return Manifest.from_file(data, self.step)
 
     def check(self) -> None:
@@ -99,21 +100,27 @@ class Candidate:
         self._refuse_irregular(entry.name)
         if entry.name not in self.files:
             raise CorruptError(f"payload {entry.name} is missing")
-        return _patiently(lambda: self._read_once(entry, how))
+        return patiently(lambda: self._read_once(entry, how))
 
     def _refuse_irregular(self, name: str) -> None:
         if name in self.irregular:
             raise CorruptError(f"{name} is {self.irregular[name]}, expected {FILE}")
 
     def _read_once(self, entry: FileEntry, how: Callable[[BinaryIO, int, str], T]) -> T:
+        path = f"{self._storage.root}/{entry.name}"
         with self._storage.open(entry.name) as file:
             try:
                 return how(file, entry.size_bytes, entry.digest)
+            except codec.CannotLoadError as error:
+                raise StorageError(f"cannot load {path} here and now: {error}") from error
             except StorageError:
                 raise
             except OSError as error:
-                path = f"{self._storage.root}/{entry.name}"
-                raise StorageError(f"cannot read {path}: {error.strerror}") from error
+                raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+            except RuntimeError as error:  # no thread to be had
+                if not is_of_the_machine(error):
+                    raise
+                raise StorageError(f"cannot load {path} here and now: {error}") from error
 
     def load(self) -> dict[str, Any]:
         """The state in the payload, good in every respect that can be seen without a model.
@@ -143,9 +150,13 @@ class Candidate:
         return state
 
 
-def _patiently(read: Callable[[], T]) -> T:
+def patiently(read: Callable[[], T]) -> T:
     """Read again where that may help, and tell damage from a machine in trouble: what the disk
-    cannot give back, or is no file, is damaged; out of file handles or of permission is not."""
+    cannot give back, or is no file, is damaged; out of file handles or of permission is not.
+
+    Raises:
+        CorruptError, StorageError: accordingly.
+    """
     for attempt in range(ATTEMPTS):
         try:
             return read()

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage
 from speedtronic.checkpoint.storage import Storage, publish, read_bytes
-from speedtronic.checkpoint.verify import candidates
+from speedtronic.checkpoint.verify import candidates, patiently
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.errors import CorruptError, NoValidCheckpointError, StorageError
+from speedtronic.errors import CorruptError, NoValidCheckpointError
 from speedtronic.legacy import payload
 from speedtronic.training.state import TrainState
 
@@ -67,12 +68,12 @@ def _find(storage: Storage) -> tuple[str, payload.State] | None:
         # What was set aside by a call that was cut short may have been replaced since.
         path = f"{layout.LEGACY}/{name}" if name in aside else name
         try:
-            old = payload.read(read_bytes(storage, path))
+            old = payload.read(patiently(partial(read_bytes, storage, path)))
             if "format_version" in old:
                 continue
             if old["step"] != steps[name]:
                 raise CorruptError(f"payload holds step {old['step']!r}")
-        except (CorruptError, StorageError) as error:
+        except CorruptError as error:
             rejected.append(f"{storage.root}/{path}: {error}")
             continue
         for line in rejected:

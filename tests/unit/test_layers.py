@@ -17,6 +17,7 @@ LAYERS = [
     [
         "errors",
         "secret_names",
+        "trouble",
         "lifetime",
         "plan",
         "signals",

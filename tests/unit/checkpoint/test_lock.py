@@ -1,5 +1,6 @@
 """One writer per run, with real processes: who is refused, and when the lock is free again."""
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from speedtronic.checkpoint import RunLock
 from speedtronic.checkpoint.lock import holder
-from speedtronic.errors import OutputDirError, RunLockedError
+from speedtronic.errors import OutputDirError, RunLockedError, StorageError
 from tests.waiting import Processes
 
 HOLDER = """
@@ -153,3 +154,39 @@ def test_who_holds_it_is_not_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text('{"pid": 7, "host": "h"}')
     (tmp_path / ".lock").symlink_to("outside")
     assert holder(tmp_path) == {}
+
+
+@pytest.mark.parametrize("call", ["open", "write"])
+@pytest.mark.parametrize(
+    "code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC]
+)
+def test_a_machine_in_trouble_is_to_be_tried_again_and_leaves_the_lock_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    def refuse(*args: object, **options: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    lock = RunLock(str(tmp_path), warn=False)
+    with monkeypatch.context() as patch:
+        place = {"open": "os.open", "write": "speedtronic.checkpoint.lock._write"}[call]
+        patch.setattr(place, refuse)
+        with pytest.raises(StorageError, match=r"cannot lock .*/\.lock[:;]"):
+            lock.acquire()
+    lock.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StorageError, match=r"cannot read .*/\.lock"):
+            lock.confirm()
+    lock.confirm()
+    lock.release()
+
+
+def test_a_directory_that_may_not_be_locked_is_the_users_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OutputDirError, match=r"cannot lock .*/\.lock: Read-only"):
+        RunLock(str(tmp_path)).acquire()

@@ -1,8 +1,11 @@
 """The store on real files: what is written in which order, kept, selected and refused."""
 
+import errno
 import json
+import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -315,6 +318,61 @@ def test_too_little_memory_says_nothing_of_the_file(
                 open_store(tmp_path).select()
         assert tree(tmp_path) == before
     assert selected_step(tmp_path) == 4
+
+
+def hidden_by_an_import() -> ImportError:
+    """As importlib makes it where a directory cannot be listed."""
+    try:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError:
+            raise ModuleNotFoundError("No module named 'torch.utils.serialization'") from None
+    except ImportError as error:
+        return error
+
+
+def wrapped(error: Exception) -> Exception:
+    outer = ValueError("cannot do it")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError(errno.EMFILE, "Too many open files", "serialization/__init__.py"),
+        OSError(errno.EIO, "Input/output error", "serialization/__init__.py"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/tmp/x"),
+        hidden_by_an_import(),
+        ImportError("cannot import name 'config'"),
+        RuntimeError("can't start new thread"),
+        wrapped(OSError(errno.ENFILE, "Too many open files in system")),
+        wrapped(ImportError("libx.so: cannot open shared object file")),
+        pickle.UnpicklingError("in a module: OSError: Too many open files"),
+    ],
+    ids=str,
+)
+def test_a_load_that_the_machine_refuses_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    saved(tmp_path, 2, 4)
+    before, real, calls = tree(tmp_path), torch.load, 0
+
+    def load(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if always or calls == 1:
+            raise trouble
+        return real(*args, **options)
+
+    always = True
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(StorageError, match=rf"cannot load .*{payload(4)} here and now: "):
+        open_store(tmp_path).select()
+    assert tree(tmp_path) == before
+    always, calls = False, 0
+    assert selected_step(tmp_path) == 4
+    assert tree(tmp_path) == before
 
 
 def test_a_state_that_would_not_load_again_is_never_committed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from speedtronic.checkpoint.untrusted import read_untrusted
-from speedtronic.errors import CorruptError
+from speedtronic.errors import CorruptError, StorageError
 from tests.crafted import Call, pt_file, tensor, zip_file
 
 WORDS = b"\x41" * 8 * 624
@@ -175,3 +175,23 @@ def test_a_zip_has_plain_records_only() -> None:
     big_endian = zip_file({"data.pkl": content, "byteorder": b"big"})
     with pytest.raises(CorruptError, match="little-endian"):
         read_untrusted(big_endian)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError(24, "Too many open files"),
+        ImportError("No module named 'encodings.x'"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_machine_in_trouble_says_nothing_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr("zipfile.ZipFile", refuse)
+    with pytest.raises(StorageError, match="payload does not load here and now: "):
+        read_untrusted(b"")
