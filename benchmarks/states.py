@@ -1,7 +1,6 @@
 """What the benchmarks of saving and loading save: the state of a language model under AdamW."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -35,18 +34,3 @@ def build_state(output_dir: Path, *, d_model: int, n_layer: int) -> TrainState:
     state.schedule.step()
     state.step = state.batches.position = 1
     return state
-
-
-def num_bytes(state: dict[str, Any]) -> int:
-    """Of the tensors in a state, memory that is shared counted once."""
-    found: dict[int, int] = {}
-
-    def look(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-        elif isinstance(value, dict | list | tuple):
-            for item in value.values() if isinstance(value, dict) else value:
-                look(item)
-
-    look(state)
-    return sum(found.values())

@@ -1,8 +1,9 @@
 """Writing large files past the page cache.
 
 Copying a checkpoint into the page cache, and the cache's bookkeeping, costs the training more
-processor time than everything else about a save. O_DIRECT hands whole aligned blocks from one small
-buffer to the disk instead: docs/decisions/direct-writes.md has the figures.
+processor time than everything else about a save. O_DIRECT hands whole aligned blocks from two small
+buffers to the disk instead: while one is written the other is filled, so that the disk never waits.
+docs/decisions/direct-writes.md has the figures.
 """
 
 import errno
@@ -10,6 +11,7 @@ import fcntl
 import io
 import mmap
 import os
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ O_DIRECT = getattr(os, "O_DIRECT", 0)  # there is none outside Linux
 class DirectFile(io.RawIOBase):
     """A new file for sequential writing; small ones, and the tail, take the ordinary way.
 
-    Where the file system knows no O_DIRECT everything does.
+    Where the file system knows no O_DIRECT everything does. A block is written in another thread;
+    its failure is raised by the next `write` or `flush`.
 
     Args:
         path: must not exist.
@@ -37,7 +40,10 @@ class DirectFile(io.RawIOBase):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o666)  # less what the umask takes away
         self._block: np.ndarray[Any, Any] | None = None
+        self._spare: np.ndarray[Any, Any] | None = None
         self._filled = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self._direct = False
 
     def writable(self) -> bool:
@@ -50,8 +56,7 @@ class DirectFile(io.RawIOBase):
         """Take all of `data`."""
         source = np.frombuffer(data, dtype=np.uint8)
         if self._block is None:
-            # Memory of its own pages, so that it is aligned as O_DIRECT demands.
-            self._block = np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), dtype=np.uint8)
+            self._block = _aligned_block()
         taken = 0
         while taken < source.size:
             count = min(source.size - taken, BLOCK_BYTES - self._filled)
@@ -60,27 +65,52 @@ class DirectFile(io.RawIOBase):
             self._filled += count
             taken += count
             if self._filled == BLOCK_BYTES:
-                self._use_direct(True)
-                self._drain()
+                self._hand_over()
         return source.size
 
     def flush(self) -> None:
         """Hand everything to the kernel; what is written after this goes through its cache."""
+        self._settle()
         if self._filled:
+            assert self._block is not None
             self._use_direct(False)
-            self._drain()
+            self._write_out(self._block.data[: self._filled])
+            self._filled = 0
 
     def close(self) -> None:
         """Give the file up as it is; what has not been flushed is lost."""
         if not self.closed:
+            if self._thread is not None:
+                self._thread.shutdown()
+            self._writing = None
             self._filled = 0
-            self._block = None
+            self._block = self._spare = None
             os.close(self._descriptor)
         super().close()
 
-    def _drain(self) -> None:
+    def _hand_over(self) -> None:
+        """Have the full block written, and go on with the other one."""
+        self._settle()
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="direct-write")
+        if self._spare is None:
+            self._spare = _aligned_block()
         assert self._block is not None
-        rest = self._block.data[: self._filled]
+        full, self._block, self._spare = self._block, self._spare, self._block
+        self._filled = 0
+        self._writing = self._thread.submit(self._write_block, full)
+
+    def _settle(self) -> None:
+        """Return once nothing is being written; raises what went wrong."""
+        if self._writing is not None:
+            wait([self._writing])  # an interrupt here loses nothing
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write_block(self, block: "np.ndarray[Any, Any]") -> None:
+        self._use_direct(True)
+        self._write_out(block.data)
+
+    def _write_out(self, rest: memoryview) -> None:
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
@@ -88,7 +118,6 @@ class DirectFile(io.RawIOBase):
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
                 self._use_direct(False)  # the file system refuses it only now, or is nearly full
-        self._filled = 0
 
     def _use_direct(self, wanted: bool) -> None:
         wanted = wanted and O_DIRECT != 0 and self._aligned()
@@ -106,3 +135,8 @@ class DirectFile(io.RawIOBase):
     def _aligned(self) -> bool:
         """After a flush in the middle no block lies at a multiple of the sector size any more."""
         return os.lseek(self._descriptor, 0, os.SEEK_CUR) % mmap.PAGESIZE == 0
+
+
+def _aligned_block() -> "np.ndarray[Any, Any]":
+    """Memory of its own pages, so that it is aligned as O_DIRECT demands."""
+    return np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), dtype=np.uint8)

@@ -1,6 +1,7 @@
 """Writing past the page cache gives the bytes that any other writing gives."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,42 @@ def test_an_error_is_the_callers_and_an_existing_file_is_refused(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
+    file.write(os.urandom(BLOCK))
     with pytest.raises(OSError, match="No space left"):
         file.write(os.urandom(BLOCK))
     file.close()
     file.close()
+
+
+@pytest.mark.parametrize("then", ["flush", "close"])
+def test_a_block_that_fails_last_is_not_forgotten(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int, data: bytes) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "write", failing)
+    file = DirectFile(tmp_path / "file")
+    file.write(os.urandom(BLOCK))
+    if then == "flush":
+        with pytest.raises(OSError, match="Input/output"):
+            file.flush()
+    file.close()  # gives the file up as it is
+
+
+def test_a_block_is_filled_while_the_one_before_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, go_on = os.write, threading.Event()
+
+    def waiting(descriptor: int, data: bytes) -> int:
+        assert go_on.wait(60)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", waiting)
+    content = os.urandom(2 * BLOCK - 1)
+    with DirectFile(tmp_path / "file") as file:
+        assert file.write(content) == len(content)  # while the first block is not written
+        go_on.set()
+        file.flush()
+    assert (tmp_path / "file").read_bytes() == content
