@@ -27,6 +27,7 @@ from speedtronic.trouble import may_pass
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS = 3  # to unlock
 MAX_BYTES = 2**16  # of a lock's content; a holder's record is far smaller
 
 
@@ -71,7 +72,7 @@ class RunLock:
             try:
                 self._file = _write(self._path, to_bytes(self._record))
             except BaseException:
-                self._lock.release()
+                self.release()
                 raise
         for warning in what_does_not_hold(self._root) if self._warn else ():
             logger.warning("%s", warning)
@@ -98,8 +99,18 @@ class RunLock:
         return self._root.resolve() == other._root.resolve()
 
     def release(self) -> None:
-        """Give the lock up; the file stays."""
-        self._lock.release()
+        """Give the lock up; the file stays.
+
+        Raises:
+            StorageError: the system does not let go of it before this process ends.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                self._lock.release()
+                break
+            except OSError as error:  # the lock is held still
+                if attempt == ATTEMPTS - 1:
+                    raise storage_error(f"cannot unlock {self._path}", error) from error
 
 
 def open_lock(storage: Storage) -> RunLock | Lease:

@@ -25,10 +25,13 @@ from tests.robustness.kills import KILLED, sigkills
 from tests.robustness.rot import FLIP, TRUNCATION, ZEROS, Rot
 from tests.robustness.scenarios import SCENARIOS, Scenario
 from tests.robustness.sweeps import Sweep, Tally, crash_rounds
+from tests.robustness.syscalls import CALLS, obstacle, sweep
+from tests.robustness.syscalls import KINDS as SYSTEM_CALLS
 
 NUM_PROCESSES = 2
 NUM_KILLS = 200
 NUM_MUTATED = 10_000  # files of each kind
+SYSCALL_STRIDE = 5  # a run from start to end for each takes a third of a second
 BOUND = 140  # outcomes of one power loss
 S3_STRIDE = 4  # a start, a fault and a new start on a server take more than a second
 S3_SCENARIOS = ("two saves, keep 1", "repair")
@@ -54,6 +57,7 @@ EVERY_KIND = [
     "crash and repair, again and again",
     KILLED,
     *FUZZED,
+    *(() if obstacle() else SYSTEM_CALLS),
 ]
 
 Job = Callable[[Tally], None]
@@ -63,6 +67,9 @@ def jobs() -> Iterable[Job]:
     """The longest first, so that the processes end together."""
     yield partial(_kills)
     yield _requests_to_s3
+    if not obstacle():
+        for call in CALLS:
+            yield partial(_system_calls, call)
     for kind in FUZZED:
         yield partial(_mutated_files, kind)
     for scenario in sorted(SCENARIOS, key=lambda scenario: -len(scenario.name)):
@@ -77,6 +84,10 @@ def jobs() -> Iterable[Job]:
 def _kills(tally: Tally) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sigkills(tally, NUM_KILLS, Path(folder) / "run", random.Random(0))
+
+
+def _system_calls(call: str, tally: Tally) -> None:
+    sweep(tally, [call], stride=SYSCALL_STRIDE)
 
 
 def _operation_faults(scenario: Scenario, tally: Tally) -> None:
@@ -125,6 +136,8 @@ def _done(number: int) -> Tally:
 
 def main() -> int:
     """The exit code."""
+    if why := obstacle():
+        print(f"no system call fails here: {why}", file=sys.stderr)
     total = Tally()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(NUM_PROCESSES, context) as pool:

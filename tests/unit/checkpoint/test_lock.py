@@ -1,6 +1,7 @@
 """One writer per run, with real processes: who is refused, and when the lock is free again."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -190,3 +191,24 @@ def test_a_directory_that_may_not_be_locked_is_the_users_to_mend(
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(OutputDirError, match=r"cannot lock .*/\.lock: Read-only"):
         RunLock(str(tmp_path)).acquire()
+
+
+def test_an_unlocking_that_fails_once_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = fcntl.flock, 0
+
+    def flock(descriptor: int, how: int) -> None:
+        nonlocal calls
+        calls += how == fcntl.LOCK_UN
+        if how == fcntl.LOCK_UN and calls == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor, how)
+
+    lock = RunLock(str(tmp_path), warn=False)
+    lock.acquire()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock.release()
+    assert calls == 2
+    lock.acquire()
+    lock.release()
