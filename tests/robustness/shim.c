@@ -88,8 +88,6 @@ ON_FD(ssize_t, write, "write", (int fd, const void *data, size_t size), int COMM
 ON_FD(int, fsync, "fsync", (int fd), int, fd)
 ON_FD(int, fdatasync, "fsync", (int fd), int, fd)
 ON_FD(int, flock, "flock", (int fd, int how), int COMMA int, fd, how)
-ON_FD(int, ftruncate, "ftruncate", (int fd, off_t size), int COMMA off_t, fd, size)
-ON_FD(int, ftruncate64, "ftruncate", (int fd, off64_t size), int COMMA off64_t, fd, size)
 ON_FD(off64_t, lseek64, "lseek", (int fd, off64_t offset, int whence), int COMMA off64_t COMMA int, fd, offset, whence)
 ON_FD(int, fstat, "fstat", (int fd, struct stat *out), int COMMA struct stat *, fd, out)
 ON_FD(int, fstat64, "fstat", (int fd, struct stat64 *out), int COMMA struct stat64 *, fd, out)

@@ -42,7 +42,6 @@ CALLS = {
     "fstat": ["EIO", "ENOMEM"],
     "lseek": ["EIO"],
     "flock": ["EIO", "EINTR", "EAGAIN", "ENOMEM", "EACCES"],
-    "ftruncate": ["EIO", "EINTR", *_SPACE],
 }
 KINDS = [f"{error} at system call {call}" for call, errors in CALLS.items() for error in errors]
 
