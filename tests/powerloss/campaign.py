@@ -51,8 +51,9 @@ def campaign(todo: list[Job], place: str, evidence: str) -> int:
             outcome = future.result()
             hows = ", ".join(f"{count} {how}" for how, count in sorted(outcome.hows.items()))
             print(
-                f"{outcome.fault}: {outcome.states} states ({hows}), {outcome.resumed} resumed "
-                f"to the end, {outcome.violated} violated, {outcome.seconds:.0f} s",
+                f"{outcome.fault}: {outcome.states} states ({hows}), {outcome.mended} with a torn "
+                f"superblock mended first, {outcome.resumed} resumed to the end, "
+                f"{outcome.violated} violated, {outcome.seconds:.0f} s",
                 flush=True,
             )
             if job.broken:
@@ -68,7 +69,9 @@ def campaign(todo: list[Job], place: str, evidence: str) -> int:
                 f"{job.kind.name} | {job.how} | {outcome.states} | {outcome.resumed} | "
                 f"{outcome.violated}"
             )
-            failures += [f"{outcome.fault}: {example}" for example in outcome.examples]
+            found = [f"{outcome.fault}: {example}" for example in outcome.examples]
+            print("".join(f"  {line}\n" for line in found), end="", flush=True)
+            failures += found
             if outcome.states < min(300, job.num_states):
                 failures.append(f"{outcome.fault}: {outcome.states} states only")
     print(f"\nfor docs/failure-model.md: {today()}, commit {commit()}\n")

@@ -29,7 +29,9 @@ class FileSystem:
         make: the command that makes it, less the image.
         size_mib: of the image; holes take no memory.
         options: for mount.
-        check: the command that is run before a mount after a power loss, as a boot does.
+        journal: whether a mount mends what a power loss left; else `check` is run before each.
+        check: the command that mends it otherwise, as a boot would run it; for one with a journal
+            only when a mount is refused.
         whole_at: offsets of what must be written whole, as the file system takes for granted.
     """
 
@@ -38,20 +40,23 @@ class FileSystem:
     make: tuple[str, ...]
     size_mib: int
     options: str = "loop"
+    journal: bool = True
     check: tuple[str, ...] = ()
     whole_at: tuple[int, ...] = ()
 
 
 _EXT4 = ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard")
+_E2FSCK = ("e2fsck", "-fy")
 FILE_SYSTEMS = (
-    FileSystem("ext4 ordered", "ext4", _EXT4, 256, "loop,data=ordered,commit=1"),
-    FileSystem("ext4 writeback", "ext4", _EXT4, 256, "loop,data=writeback,commit=1"),
+    FileSystem("ext4 ordered", "ext4", _EXT4, 256, "loop,data=ordered,commit=1", check=_E2FSCK),
+    FileSystem("ext4 writeback", "ext4", _EXT4, 256, "loop,data=writeback,commit=1", check=_E2FSCK),
     FileSystem(
         "ext4 without journal",
         "ext4",
         (*_EXT4, "-O", "^has_journal"),
         256,
-        check=("e2fsck", "-fy"),
+        journal=False,
+        check=_E2FSCK,
     ),
     FileSystem("xfs", "xfs", ("mkfs.xfs", "-q", "-f", "-K"), 320),
     FileSystem(
@@ -84,23 +89,40 @@ def make(kind: FileSystem, image: Path) -> None:
 
 
 @contextmanager
-def mounted(kind: FileSystem, image: Path, place: Path, *, crashed: bool) -> Iterator[None]:
-    """Mount an image, after its own check if it has `crashed`; the journal is replayed.
+def mounted(kind: FileSystem, image: Path, place: Path, *, crashed: bool) -> Iterator[bool]:
+    """Mount an image; its journal is replayed. Yields whether it had to be mended first, though it
+    has a journal: a superblock that was torn is refused.
 
     Raises:
         DamagedDisk: it cannot be mounted.
     """
+    mended = False
     try:
-        if crashed and kind.check:
-            _run(*kind.check, str(image), expected=(0, 1))  # 1: mended
-        _run("mount", "-t", kind.type, "-o", kind.options, str(image), str(place))
+        if crashed and not kind.journal:
+            _check(kind, image)
+        try:
+            _mount(kind, image, place)
+        except subprocess.CalledProcessError:
+            if not (crashed and kind.journal and kind.check):
+                raise
+            mended = True
+            _check(kind, image)
+            _mount(kind, image, place)
     except subprocess.CalledProcessError as error:
         said = " ".join(f"{error.stdout or ''} {error.stderr or ''}".split())
         raise DamagedDisk(f"cannot be mounted: {said}") from error
     try:
-        yield
+        yield mended
     finally:
         _run("umount", str(place))
+
+
+def _check(kind: FileSystem, image: Path) -> None:
+    _run(*kind.check, str(image), expected=(0, 1))  # 1: mended
+
+
+def _mount(kind: FileSystem, image: Path, place: Path) -> None:
+    _run("mount", "-t", kind.type, "-o", kind.options, str(image), str(place))
 
 
 def _run(*command: str, expected: tuple[int, ...] = (0,)) -> None:

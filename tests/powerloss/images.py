@@ -31,6 +31,9 @@ class Images:
                 for write in interval.writes:
                     self._put(disk, write)
         self._done = state.interval
+        # A new file: `mount` takes up a loop device that still hangs on the old one for a moment,
+        # with what the kernel has cached of it.
+        self._crashed.unlink(missing_ok=True)
         copy_sparse(self._durable, self._crashed)
         writes = self._intervals[state.interval].writes
         with self._crashed.open("r+b") as disk:

@@ -14,7 +14,7 @@ import torch
 
 from speedtronic.recovery import LoadProcess
 from tests.powerloss.filesystems import DamagedDisk, FileSystem, mounted
-from tests.powerloss.images import Images
+from tests.powerloss.images import Images, copy_sparse
 from tests.powerloss.judging import Judge, Promises
 from tests.powerloss.recorder import Recording, notes, record
 from tests.powerloss.states import CrashState, crash_states, notes_by
@@ -50,6 +50,7 @@ class Outcome:
     states: int = 0
     violated: int = 0
     resumed: int = 0
+    mended: int = 0
     hows: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -94,7 +95,9 @@ def _judge(
             resume = number % resume_each == 0
             image = images.crashed(state)
             try:
-                with mounted(recording.kind, image, recording.mountpoint, crashed=True):
+                place = recording.mountpoint
+                with mounted(recording.kind, image, place, crashed=True) as mended:
+                    outcome.mended += mended
                     found = judge.broken(promises, resume=resume)
             except DamagedDisk as error:
                 found = [str(error)]
@@ -125,7 +128,7 @@ def _keep(
         return
     folder = evidence / _file_name(name)
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.move(str(images.crashed(state)), folder / "image")
+    copy_sparse(images.crashed(state), folder / "image")
     if not (log := evidence / f"log-{size}").exists():
         shutil.copyfile(recording.log.path, log)
     text = [f"{outcome.fault}: {name}", f"{state}", f"acknowledged: {promises.acknowledged}"]
