@@ -132,7 +132,7 @@ def test_without_a_parent_the_process_ends_at_once_and_says_nothing(
         assert process.stdin is not None and process.stderr is not None
         train = {"command": "train", "target": 4 if gone == "input" else 1_000_000}
         for request in (
-            {"config": config.to_dict(), "allow_changes": []},
+            {"config": config.to_dict(), "allow_changes": [], "target": train["target"]},
             train | {"pointer": None, "reject": None},
         ):
             process.stdin.write(json.dumps(request) + "\n")
