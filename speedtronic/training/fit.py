@@ -54,7 +54,7 @@ def refuse_unfit_optimizer(
 
 def _refuse_other_groups(part: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     here = [len(group["params"]) for group in part.param_groups]
-    there = [len(group["params"]) for group in state["param_groups"]]
+    there = [len(group["params"]) for group in state.get("param_groups", [])]
     if here != there:
         raise _unfit(f"stored are groups of {there} parameters, here are groups of {here}")
 

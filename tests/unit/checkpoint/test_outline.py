@@ -41,7 +41,7 @@ def test_the_plain_values_of_a_payload_of_ours(tmp_path: Path) -> None:
     found = outline.read(open_storage(str(tmp_path)), NAME)
     assert (found["run_id"], found["step"], found["loss"]) == (store.run_id, 2, 1.5)
     assert found["scaler"] is None
-    assert found["data"] == {"samples": 8, "epoch": 0, "shuffle": True}
+    assert found["data"] == {"samples": 8, "epoch": 0, "seed": 7, "shuffle": True}
 
 
 def test_tensors_are_not_read(tmp_path: Path) -> None:
