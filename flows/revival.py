@@ -39,7 +39,7 @@ from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings
 from prefect.states import AwaitingRetry, Cancelled, Completed
 
-from flows.automations import HEARTBEAT, HEARTBEAT_S, SILENT_S
+from flows.automations import HEARTBEAT, SILENT_S
 from flows.restarts import trained_by
 from flows.train import configure, train
 from speedtronic import SpeedtronicConfig
@@ -50,7 +50,6 @@ from speedtronic.recovery.trained import trainer
 
 UNFINISHED = [StateType.CRASHED, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 DAY = timedelta(days=1)  # an older heartbeat is as good as none
-RECENT = timedelta(seconds=HEARTBEAT_S * 1.5)
 PROCESS = "process"  # work pools of this type start a flow run at once; others may wait for hours
 
 
@@ -61,7 +60,6 @@ class Sign:
     state: UUID | None
     kind: StateType | None
     heartbeat: UUID | None
-    is_recent: bool
 
     def is_followed_by_silence(self, later: "Sign") -> bool:
         """Whether nothing happened until `later`, but that the automations took it for dead."""
@@ -85,15 +83,14 @@ def revive() -> list[str]:
 def look(silent_s: float = SILENT_S) -> list[str]:
     """Look for `silent_s` at the unfinished training runs; settle those without a sign of life.
 
-    Waits only if there is one that has not been heard of lately. Signs are compared with each
-    other, not with this machine's clock alone, and only of while the server was there to see them.
+    A heartbeat of before the look is none, however recent: everything may have been killed, and
+    served again, within seconds. So two looks are compared, and no clock is asked.
 
     Returns:
         What was done, a line for each flow run.
     """
     with get_client(sync_client=True) as client:
-        signs = {run.id: _sign(client, run) for run in _unfinished(client)}
-        before = {id_: sign for id_, sign in signs.items() if not sign.is_recent}
+        before = {run.id: _sign(client, run) for run in _unfinished(client)}
         if not before:
             return []
         threading.Event().wait(silent_s)
@@ -138,11 +135,7 @@ def _sign(client: SyncPrefectClient, run: FlowRun) -> Sign:
         ),
         limit=1,  # the newest
     ).events
-    if not heartbeats:
-        return Sign(run.state_id, run.state_type, None, False)
-    newest = heartbeats[0]
-    is_recent = run.state_type != StateType.CRASHED and newest.occurred > now - RECENT
-    return Sign(run.state_id, run.state_type, newest.id, is_recent)
+    return Sign(run.state_id, run.state_type, heartbeats[0].id if heartbeats else None)
 
 
 def _settle(client: SyncPrefectClient, run: FlowRun, *, is_unwanted: bool) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,8 +18,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.events import Event, get_events_client
 from prefect.exceptions import ObjectAlreadyExists
 
+from flows import revival
 from flows.automations import HEARTBEAT
-from flows.revival import look
 from flows.train import train
 from speedtronic import SpeedtronicConfig
 from speedtronic.runtime import train_from_config
@@ -43,7 +43,7 @@ class Case:
     deployed: bool = True
     pool: str = "nobody"
     by_another: bool = False
-    heard_of: bool = False
+    heard_of: str = ""  # before the look, or during it
     locked: bool = False
 
 
@@ -63,7 +63,8 @@ CASES = {
     "crashed at its target": Case(CRASHED, "Completed", target=TRAINED_TO),
     "cancelling at its target": Case(CANCELLING, "Cancelled", target=TRAINED_TO),
     "a configuration that is gone": Case(RUNNING, "AwaitingRetry", config="/not/there.yaml"),
-    "sent a heartbeat": Case(RUNNING, "Running", heard_of=True),
+    "sends a heartbeat": Case(RUNNING, "Running", heard_of="during"),
+    "sent one just before it was killed": Case(RUNNING, "AwaitingRetry", heard_of="before"),
     "holds its lock": Case(RUNNING, "Running", trained=False, locked=True),
     "crashed but holds its lock": Case(CRASHED, "Crashed", trained=False, locked=True),
     "cancelling but holds its lock": Case(CANCELLING, "Cancelling", trained=False, locked=True),
@@ -142,10 +143,30 @@ def looked(served: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for name, case in CASES.items():
             if case.locked:
                 stack.enter_context(held(configs[name]))
-            if case.heard_of:
-                asyncio.run(send_heartbeat(ids[name]))
-                assert until(partial(heard_of, ids[name]), 60)
-        yield Looked(ids, look(0.5), look(0.5))
+            if case.heard_of == "before":
+                hear_of(ids[name])
+        yield Looked(ids, *(look_while_alive(ids) for _ in range(2)))
+
+
+def hear_of(run_id: UUID) -> None:
+    """It sends a heartbeat, and the server has it."""
+    known = num_heartbeats(run_id)
+    asyncio.run(send_heartbeat(run_id))
+    assert until(lambda: num_heartbeats(run_id) > known, 60)
+
+
+def look_while_alive(ids: dict[str, UUID]) -> list[str]:
+    """A look, between whose two halves the living send their heartbeats."""
+
+    class Between:
+        def wait(self, silent_s: float) -> None:
+            for name, case in CASES.items():
+                if case.heard_of == "during":
+                    hear_of(ids[name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revival, "threading", SimpleNamespace(Event=Between))
+        return revival.look()
 
 
 @contextmanager
@@ -165,13 +186,14 @@ def undisturbed(served: Serving) -> Iterator[None]:
             api.update_work_pool(POOL, WorkPoolUpdate(is_paused=False))
 
 
-def heard_of(run_id: UUID) -> bool:
+def num_heartbeats(run_id: UUID) -> int:
     wanted = {
         "event": {"name": [HEARTBEAT]},
         "any_resource": {"id": [f"prefect.flow-run.{run_id}"]},
     }
     with client() as api:
-        return bool(api._client.post("/events/filter", json={"filter": wanted}).json()["events"])
+        answer = api._client.post("/events/filter", json={"filter": wanted})
+    return len(answer.json()["events"])
 
 
 @pytest.mark.parametrize("name", CASES)
