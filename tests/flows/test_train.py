@@ -21,7 +21,6 @@ from prefect.client.schemas.filters import (
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
-from prefect.settings import PREFECT_API_URL
 
 from flows.keys import slug
 from flows.train import train
@@ -29,7 +28,7 @@ from speedtronic.checkpoint import RunLock, layout
 from speedtronic.checkpoint.lock import holder
 from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
 from speedtronic.runtime import train_from_config
-from tests.flows.serving import artifacts, events, train_alone, until
+from tests.flows.serving import Serving, artifacts, events, train_alone, until
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.tiny import tiny_config
 from tests.waiting import Processes, last_step, wait_until
@@ -212,7 +211,7 @@ train(sys.argv[2], max_steps=100_000)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, served: Serving, tmp_path: Path
 ) -> None:
     changes = {"data.num_workers": 2, "checkpoint.save_on_stop": True}
     config = exact_recipe(tmp_path / "run", **changes)
@@ -220,8 +219,7 @@ def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
     command = [sys.executable, "-c", FLOW, str(ROOT), str(tmp_path / "given.yaml")]
     metrics = tmp_path / "run/metrics.jsonl"
     # On the tests' own server: one that the flow started itself would outlive its SIGKILL.
-    server = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
-    with subprocess.Popen(command, env=os.environ | server) as flow_process:
+    with subprocess.Popen(command, env=served.client_env) as flow_process:
         assert wait_until(lambda: last_step(metrics) >= 10, 120)
         worker = holder(config.checkpoint_dir)["pid"]
         assert isinstance(worker, int)
