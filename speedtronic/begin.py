@@ -18,6 +18,7 @@ from speedtronic.environment import environment_changes
 from speedtronic.errors import CheckpointError, ConfigError, CorruptError, UsageError
 from speedtronic.legacy import payload
 from speedtronic.legacy.take_up import take_up
+from speedtronic.place import read_place
 from speedtronic.redaction import scrub
 from speedtronic.training.state import TrainState
 from speedtronic.training.weights import load_weights, refuse_unfit
@@ -124,7 +125,7 @@ def begin(
         beginning.record(0, init_from=Path(start.init_from).name)
         logger.info("starting at step 0 with the weights of %s", start.init_from)
     elif start.resume:
-        logger.info("no checkpoint in %s yet: starting at step 0", store.root)
+        _tell_of_step_0(store, config, beginning)
     if checkpoint is not None:
         _restore(state, checkpoint, config, start, data_fingerprint, beginning)
         for change in environment_changes(checkpoint.state.get("environment", {}), environment):
@@ -136,6 +137,20 @@ def begin(
             logger.info("forked from run %s at step %d", parent.run_id, parent.step)
     _settle_horizon(state, config, start, checkpoint is not None, beginning)
     return beginning
+
+
+def _tell_of_step_0(
+    store: CheckpointStore, config: SpeedtronicConfig, beginning: Beginning
+) -> None:
+    former = read_place(local_path(config.run.output_dir)).get("run_id")
+    if former is None:
+        logger.info("no checkpoint in %s yet: starting at step 0", store.root)
+        return
+    beginning.note(
+        f"no checkpoint is in {store.root}, although run {former} has saved some, as run.json "
+        "says: starting at step 0. If a disk is not mounted or a folder was moved, stop this, "
+        "bring it back, and resume"
+    )
 
 
 def _restore(

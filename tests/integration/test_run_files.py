@@ -188,6 +188,17 @@ def test_nothing_begins_at_step_0_beside_checkpoints_that_are_elsewhere(
     assert tree(Path(config.run.output_dir)) == before
 
 
+def test_checkpoints_that_have_vanished_are_missed(
+    config: SpeedtronicConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = newest(config).run_id
+    Path(config.checkpoint_dir).rename(Path(config.checkpoint_dir).with_name("not mounted"))
+    with caplog.at_level(logging.WARNING):
+        train_from_config(config, resume=True, max_steps=1)
+    said = f"no checkpoint is in {config.checkpoint_dir}, although run {run_id} has saved some"
+    assert said in caplog.text
+
+
 def test_a_damaged_record_is_one_warning(
     config: SpeedtronicConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
