@@ -2,12 +2,14 @@
 
     python -m flows.revival
 
-The automations see a flow run die as long as the server is there. This looks at what the server
-remembers after the machine, or the server, was gone: `make serve` does so when it starts, and the
-deployment `revival/revive` every five minutes. A flow run that shows no sign of life for
-`flows.automations.SILENT_S` seconds is scheduled again; it goes on from its store.
+The automations see a flow run die as long as the server is there, and not in its first minutes.
+This looks at what the server remembers after the machine, or the server, was gone: `make serve`
+does so all the time (`--watch`), and the deployment `revival/revive` every five minutes. A flow run
+that shows no sign of life for `flows.automations.SILENT_S` seconds is scheduled again; it goes on
+from its store.
 """
 
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -50,6 +52,7 @@ from speedtronic.recovery.trained import trainer
 
 UNFINISHED = [StateType.CRASHED, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 DAY = timedelta(days=1)  # an older heartbeat is as good as none
+PAUSE_S = 20.0  # between two looks of `--watch`
 PROCESS = "process"  # work pools of this type start a flow run at once; others may wait for hours
 
 
@@ -185,7 +188,12 @@ def _reached(settings: SpeedtronicConfig) -> int:
 
 
 def main() -> int:
-    """Look once, at the server of PREFECT_API_URL; returns the exit code."""
+    """Look at the server of PREFECT_API_URL, once, or with `--watch` while the parent lives.
+
+    Returns:
+        The exit code.
+    """
+    parent = os.getppid()
     api = get_current_settings().api.url
     if not api:
         print(
@@ -193,10 +201,19 @@ def main() -> int:
         )
         return 2
     try:
-        for line in look():
-            print(line, flush=True)
+        code = _look_and_tell(api)
+        while "--watch" in sys.argv and os.getppid() == parent:
+            threading.Event().wait(PAUSE_S)
+            _look_and_tell(api)
+        return code
     except KeyboardInterrupt:
         return 130
+
+
+def _look_and_tell(api: str) -> int:
+    try:
+        for line in look():
+            print(line, flush=True)
     except (PrefectException, httpx.HTTPError, OSError) as error:
         print(f"{api}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

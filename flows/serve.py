@@ -42,6 +42,7 @@ POOL = "local"
 START_S = 180.0  # a fresh database takes a slow machine half a minute
 WORKER_GRACE_S = 20.0
 SERVER_GRACE_S = 15.0
+WATCH = ["flows.revival", "--watch"]
 LOOK_GRACE_S = 5.0
 POLL_S = 0.2
 
@@ -111,7 +112,7 @@ def main() -> int:
         with (
             handing_out(POOL),
             _running("the worker", command, WORKER_GRACE_S) as working,
-            _running("the look for runs to bring back", ["flows.revival"], LOOK_GRACE_S) as looking,
+            _running("the look for runs to bring back", WATCH, LOOK_GRACE_S) as looking,
             stopping_flow_runs(POOL, working.pid),
         ):
             to_try = TO_TRY.format(
@@ -123,7 +124,7 @@ def main() -> int:
             )
             print(to_try, access.warning(), sep="\n", flush=True)
             while not stop.wait(POLL_S):
-                looking.poll()  # it ends long before the others; nobody else would reap it
+                looking.poll()  # if it has ended, nobody else would reap it
                 if serving.poll() is not None or working.poll() is not None:
                     return _failed(ended)
             print("stopping; what is being trained stops after its update", flush=True)
