@@ -250,8 +250,13 @@ def _settle_horizon(
             schedule.max_steps,
         )
         schedule.move_horizon(target)
-    elif restored and schedule.has_floor and target > max(schedule.max_steps, state.step):
-        first = max(schedule.max_steps, state.step) + 1
+    elif (
+        restored
+        and schedule.has_floor
+        and target
+        > (at_floor := max(schedule.max_steps, config.scheduler.warmup_steps, state.step))
+    ):
+        first = at_floor + 1
         steps = f"step {first} is" if first == target else f"steps {first} to {target} are"
         beginning.note(
             f"{steps} past the schedule's horizon, {schedule.max_steps}, and will be trained at "

@@ -60,7 +60,8 @@ def test_stopped_replaced_and_continued(tmp_path: Path, in_background: bool) -> 
         assert f"is being trained by pid {old.process.pid} on " in refused.said[-1]
         refused.close()
 
-        (checkpoints / ".lock").unlink()  # an operator who knows better
+        for lock in (checkpoints / ".lock", tmp_path / "run" / ".lock"):
+            lock.unlink()  # an operator who knows better
         target = last_step(metrics) + 6
         new = Training(file, "--resume", "--set", f"run.max_steps={target}")
         assert new.wait() == 0
@@ -72,7 +73,7 @@ def test_stopped_replaced_and_continued(tmp_path: Path, in_background: bool) -> 
         old.close()
     assert f"is held by pid {new.process.pid} on " in old.said[-1]
     assert tree(checkpoints) == before
-    lock = RunLock(str(checkpoints))
-    lock.acquire()  # and it blocks nobody
-    lock.release()
+    blocked = RunLock(str(checkpoints))
+    blocked.acquire()  # and it blocks nobody
+    blocked.release()
     assert str(os.getpid()) in (checkpoints / ".lock").read_text()
