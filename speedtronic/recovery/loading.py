@@ -95,7 +95,8 @@ class LoadProcess:
         """End the process; it is reaped on return."""
         process, self._process = self._process, None
         if process is not None:
-            with process:  # closes the pipes and waits
+            # Closing the pipes sends once more what a dead process did not read.
+            with suppress(BrokenPipeError), process:
                 process.kill()
 
     def __enter__(self) -> Self:

@@ -540,6 +540,7 @@ def test_a_process_that_dies_is_no_exception(run: Path) -> None:
         loader.load(str(run / "checkpoints"), 6)
         assert loader._process is not None
         loader._process.kill()
+        loader._process.wait()
         report = run_checklist(str(run), repair=True, loader=loader)
         assert outline(report) == [("directory", "ok"), ("payload", "failed")]
         assert "was killed by SIGKILL" in report.findings[-1].found
