@@ -23,9 +23,9 @@ from typing import Any
 
 from figures import AT_LEAST, show_figure
 
-WARM_UP_STEPS = 20
-NUM_STEPS = {"busy": 40, "alone": 200}
-NUM_ROUNDS = {"busy": 7, "alone": 15}
+WARM_UP_STEPS = 4
+NUM_STEPS = {"busy": 12, "alone": 32}
+NUM_ROUNDS = {"busy": 5, "alone": 9}
 BARS = {"busy": 2.0, "alone": 0.98}
 BUSY_LOOP = "while True: pass"
 
@@ -37,8 +37,14 @@ def recipe(num_steps: int, folder: Path) -> dict[str, Any]:
             "max_steps": WARM_UP_STEPS + num_steps,
             "output_dir": str(folder / "run"),
         },
-        "model": {"n_layer": 4, "d_model": 192, "n_head": 6, "vocab_size": 512, "max_seq_len": 64},
-        "data": {"micro_batch_size": 4, "target_batch_size": 4, "shuffle": True},
+        "model": {
+            "n_layer": 4,
+            "d_model": 256,
+            "n_head": 4,
+            "vocab_size": 512,
+            "max_seq_len": 128,
+        },
+        "data": {"micro_batch_size": 8, "target_batch_size": 8, "shuffle": True},
         "scheduler": {"name": "constant", "warmup_steps": 100},
         "optimizer": {"grad_clip": 1.0},
         "checkpoint": {"enabled": False},
