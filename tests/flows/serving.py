@@ -96,9 +96,15 @@ class Serving:
             assert processes.end_within()
 
     def pids(self) -> list[int]:
-        """Server and worker."""
+        """Server, worker, and the look for runs to bring back."""
         assert self.process is not None
         return list(children(self.process.pid).values())
+
+    def pid_of(self, module: str) -> int:
+        """The one of them that runs a module."""
+        wanted = module.encode()
+        (found,) = [p for p in self.pids() if wanted in Path(f"/proc/{p}/cmdline").read_bytes()]
+        return found
 
     def said(self) -> str:
         """What it printed since it was started."""
