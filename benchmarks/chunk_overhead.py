@@ -38,12 +38,12 @@ from figures import AT_MOST, show_figure  # noqa: E402
 from prefect import flow, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 
-from flows.train import train_chunk  # noqa: E402
 from speedtronic import SpeedtronicConfig  # noqa: E402
 from speedtronic.checkpoint import Pointer  # noqa: E402
+from speedtronic.flows.train import train_chunk  # noqa: E402
 from speedtronic.plan import Chunk  # noqa: E402
 from speedtronic.report import ChunkReport  # noqa: E402
-from speedtronic.worker import ChunkWorker  # noqa: E402
+from speedtronic.worker.chunk import ChunkWorker  # noqa: E402
 
 BAR_MS = 50.0
 NUM_SAMPLES = 31

@@ -18,7 +18,7 @@ import torch
 from figures import AT_MOST, show_figure
 
 from speedtronic.checkpoint import CheckpointStore, Manifest, layout, open_storage
-from speedtronic.checkpoint.verify import candidates, read_pointer
+from speedtronic.checkpoint.candidates import candidates, read_pointer
 
 NUM_CHECKPOINTS = 10_000
 EVERY_STEPS = 100

@@ -18,7 +18,7 @@ from figures import AT_MOST, show_figure
 from states import build_state
 
 from speedtronic.checkpoint import CheckpointStore, open_storage
-from speedtronic.checkpoint.verify import candidates
+from speedtronic.checkpoint.candidates import candidates
 
 NUM_ROUNDS = 15
 

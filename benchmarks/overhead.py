@@ -26,8 +26,8 @@ from figures import AT_MOST, show_figure
 from states import build_parts_of
 
 from speedtronic.checkpoint import CheckpointStore, open_storage
-from speedtronic.parts import Parts
-from speedtronic.saving import Saver
+from speedtronic.runtime.components import Parts
+from speedtronic.runtime.saver import Saver
 from speedtronic.training.trainer import Trainer
 
 NUM_ROUNDS = 7

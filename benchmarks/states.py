@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from speedtronic import SpeedtronicConfig
-from speedtronic.parts import Parts, build_parts
+from speedtronic.runtime.components import Parts, build_parts
 from speedtronic.training.state import TrainState
 
 MODEL = {"vocab_size": 256, "max_seq_len": 128, "n_head": 8, "n_kv_head": 8}

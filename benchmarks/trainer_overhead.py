@@ -21,7 +21,7 @@ from figures import AT_LEAST, show_figure
 from speedtronic import SpeedtronicConfig
 from speedtronic.data import build_loader
 from speedtronic.model import build_model
-from speedtronic.training.optim import Schedule, build_optimizer
+from speedtronic.training.optimizers import Schedule, build_optimizer
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import seed_all
 from speedtronic.training.state import TrainState

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from speedtronic.run_directory import replace
+from speedtronic.storage.regular_files import replace
 
 MAX_POINTS = 2000  # of a curve: more than a picture has columns
 

@@ -1,262 +1,328 @@
-"""Reads and writes a run's own files: regular files only, read up to a bound, replaced whole.
+"""Where a run lives: `run.json` in its output directory, so that a copy can tell it is one."""
 
-config.yaml, run.json, report.json, report.md, loss.png, the metrics and the log lie in a directory
-where others may write too. A link there is never followed, so that no other file is overwritten,
-and a pipe or a socket makes nobody wait.
-"""
-
-import errno
-import json
-import math
+import logging
 import os
-import re
-import secrets
-import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import socket
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from speedtronic.errors import (
-    CorruptError,
-    OutputDirError,
-    SpeedtronicError,
-    StorageError,
-    StorageFullError,
+from speedtronic.checkpoint import layout
+from speedtronic.config import SpeedtronicConfig
+from speedtronic.errors import ConfigError, CorruptError, OutputDirError, StorageError, UsageError
+from speedtronic.redaction import MARK, redact
+from speedtronic.storage.base import Storage
+from speedtronic.storage.names import LOCK
+from speedtronic.storage.regular_files import (
+    disk_errors,
+    make_directory,
+    read_json,
+    read_text,
+    refuse_other_kinds,
+    replace_text,
+    strict_json,
 )
-from speedtronic.trouble import may_pass
+from speedtronic.storage.urls import is_local, local_path, open_storage
 
-LIMIT_BYTES = 64 * 2**20  # a report of some hundred thousand chunks
+RUN_JSON = "run.json"
+LIMIT_BYTES = 2**20
 
-_KINDS = {
-    stat.S_IFLNK: "a link, which may lead anywhere",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-}
+logger = logging.getLogger(__name__)
 
 
-def other_kind(path: Path) -> str:
-    """What stands at `path`, such as `a pipe`; empty for a regular file or nothing."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return ""
-    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+def record_place(directory: Path, run_id: str, checkpoints: str = "checkpoints") -> None:
+    """Write whose directory this is, and where it is, unless that is what stands there.
 
-
-def refuse_other_kinds(path: Path) -> None:
-    """Return if `path` is a regular file or nothing.
-
-    Raises:
-        OutputDirError: it is a link, a pipe or the like.
-    """
-    if kind := other_kind(path):
-        raise OutputDirError(
-            f"cannot write {path}: it is {kind}; a run writes to regular files only: move it away"
-        )
-
-
-def storage_error(what: str, error: OSError) -> StorageError:
-    """The error of ours for one of the disk; `what` failed, such as `cannot write runs/a/b`."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError(
-            f"no space left: {what}; make room and run the same command again: what was saved "
-            "before is whole"
-        )
-    return StorageError(f"{what}: {error.strerror or error}")
-
-
-@contextmanager
-def disk_errors(what: str) -> Iterator[None]:
-    """Turn an OSError into one of ours: StorageError where another try may succeed, else
-    OutputDirError."""
-    try:
-        yield
-    except SpeedtronicError:
-        raise
-    except OSError as error:
-        if may_pass(error):
-            raise storage_error(what, error) from error
-        raise OutputDirError(f"{what}: {error.strerror or error}") from error
-
-
-def open_to_read(path: Path) -> BinaryIO:
-    """Open a run's own file.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        CorruptError: it is a link, a pipe or the like.
-        StorageError, OutputDirError: it cannot be read.
-    """
-    try:
-        return os.fdopen(_open(path, os.O_RDONLY), "rb")
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if kind := other_kind(path):
-            raise CorruptError(f"{path} is {kind}; expected a regular file") from None
-        with disk_errors(f"cannot read {path}"):
-            raise error
-
-
-def read_bytes(path: Path, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """Read a run's own file; raises as `open_to_read`, and CorruptError where it is larger."""
-    with open_to_read(path) as file, disk_errors(f"cannot read {path}"):
-        data = file.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
-        raise CorruptError(f"{path} is damaged: it is larger than {limit_bytes / 2**20:.0f} MiB")
-    return data
-
-
-def read_text(path: Path, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Read a run's own text file.
-
-    Raises:
-        CorruptError: it holds nothing, or no UTF-8 text; and as `read_bytes`.
-    """
-    data = read_bytes(path, limit_bytes)
-    if not data.strip(b"\0 \t\r\n"):
-        holds = "holds zeros only" if b"\0" in data else "is empty"
-        raise CorruptError(f"{path} is damaged: it {holds}")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path} is damaged: byte {error.start} is not UTF-8 text") from None
-
-
-def read_json(path: Path, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
-    """Read a run's own JSON file.
-
-    Raises:
-        CorruptError: it holds no JSON object; and as `read_text`.
-    """
-    text = read_text(path, limit_bytes)
-    try:
-        record = json.loads(text)
-    except RecursionError:
-        raise CorruptError(f"{path} is damaged: it is nested too deeply") from None
-    except ValueError as error:
-        raise CorruptError(f"{path} is damaged: it is not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise CorruptError(f"{path} is damaged: it holds no JSON object")
-    return record
-
-
-def replace(path: Path, parts: Iterable[bytes]) -> None:
-    """Replace a run's own file, or make it. Durable on return.
-
-    A crash leaves it as it was or as it is now, and at most a temporary beside it, which the next
-    call removes. Only one process may write a file at a time.
-
-    Raises:
-        OutputDirError: it cannot be written, or it is a link, a pipe or the like.
-        StorageError: the disk or the machine refused; safe to call again.
-    """
-    refuse_other_kinds(path)
-    temporary = path.with_name(f".{path.name}.new-{secrets.token_hex(8)}")
-    with disk_errors(f"cannot write {path}"):
-        _remove_leftovers(path)
-        try:
-            with os.fdopen(_open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                file.writelines(parts)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)  # a link that came meanwhile is replaced, not followed
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        sync_directory(path.parent)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a run's own text file; see `replace`."""
-    replace(path, [text.encode()])
-
-
-def open_to_append(path: Path) -> int:
-    """Open a run's own file for lines to come, made if need be; returns a file descriptor.
-
-    Raises:
-        OutputDirError: it cannot be written, or it is a link, a pipe or the like.
-        StorageError: the disk or the machine refused.
-    """
-    with disk_errors(f"cannot write {path}"):
-        refuse_other_kinds(path)
-        descriptor = _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            sync_directory(path.parent)  # who made it before may have died before it was durable
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, durable on return.
-
-    Raises:
-        OutputDirError, StorageError: it cannot be made.
-    """
-    with disk_errors(f"cannot make the directory {path}"):
-        path.mkdir(parents=True, exist_ok=True)
-        for parent in path.parents:
-            with suppress(PermissionError):  # not ours to read, so not ours to have made
-                sync_directory(parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Return once the names in a directory would survive a power failure; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def strict_json(value: Any, **options: Any) -> str:
-    """JSON as the standard has it: a number that is not finite, for which it has no word, is null.
+    A crash leaves the file as it was or as it is now.
 
     Args:
-        options: as `json.dumps` takes them.
+        directory: the run's output directory.
+        run_id: of the run.
+        checkpoints: path or URL of its checkpoints, as configured, without secrets.
+
+    Raises:
+        OutputDirError, StorageError: it cannot be written.
+    """
+    path = directory / RUN_JSON
+    with disk_errors(f"cannot write {path}"):
+        here = {"run_id": run_id, "checkpoints": checkpoints, **_place(directory)}
+    former: dict[str, Any] = {}
+    try:
+        former = read_json(path, LIMIT_BYTES)
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        logger.warning("%s; it is written anew", error)
+    if {key: former.get(key) for key in here} == here:
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    replace_text(path, strict_json({**here, "recorded_at": now}, indent=2) + "\n")
+
+
+def read_place(directory: Path) -> dict[str, Any]:
+    """What `run.json` says; empty where there is none, or a damaged one.
+
+    Raises:
+        StorageError, OutputDirError: it cannot be read, which says nothing of what is in it.
     """
     try:
-        return json.dumps(value, allow_nan=False, **options)
-    except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **options)
+        return read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except (FileNotFoundError, CorruptError):
+        return {}
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _open(path: Path, flags: int) -> int:
-    """Open a regular file without following a link or waiting for the other end of a pipe."""
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)  # less what the umask takes away
+def place_problem(directory: Path) -> str:
+    """Why `run.json` says nothing though it is there; empty otherwise. Raises as `read_place`."""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except FileNotFoundError:
+        return ""
+    except CorruptError as error:
+        return str(error)
+    return ""
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporaries of writers of `path` that died, an older version's `.tmp` too."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.(tmp|new-[0-9a-f]{{16}})")
-    with os.scandir(path.parent) as entries:
-        found = [entry for entry in entries if ours.fullmatch(entry.name)]
-    for entry in found:
-        if not entry.is_dir(follow_symlinks=False):
-            Path(entry.path).unlink(missing_ok=True)
+def displacement(directory: Path) -> str:
+    """How this directory differs from the one that the run was last trained in; empty if it does
+    not, or if nothing was recorded."""
+    stored = read_place(directory)
+    if not stored:
+        return ""
+    here = _place(directory)
+    if stored.get("path") != here["path"]:
+        return f"copied or moved from {stored.get('path')} on {stored.get('host')}"
+    if stored.get("inode") != here["inode"]:
+        return "a copy of the directory that had this path before"
+    if stored.get("host") == here["host"] and stored.get("file_system") != here["file_system"]:
+        return "on another file system than before"
+    return ""
+
+
+def _place(directory: Path) -> dict[str, Any]:
+    # A device's number is another after a reboot; the id of its file system mostly is not.
+    return {
+        "path": str(directory.resolve()),
+        "host": socket.gethostname(),
+        "inode": directory.stat().st_ino,
+        "file_system": f"{os.statvfs(directory).f_fsid:x}",
+    }
+
+
+CONFIG_YAML = "config.yaml"
+REPORTS = ("report.json", "report.md", "loss.png")
+
+
+def logging_path(config: SpeedtronicConfig, name: str | None) -> Path | None:
+    """Where a file of the `logging` section lies: a relative one under `run.output_dir`."""
+    return None if name is None else local_path(config.under_output_dir(name))
+
+
+def check_writable(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
+    """Look whether all that the run writes can be written; nothing is created.
+
+    Args:
+        checkpoints: whether the directory of the checkpoints is needed.
+
+    Raises:
+        OutputDirError: names the key and what is in the way.
+        StorageError: the disk or the machine refused to look.
+    """
+    files = _files(config)
+    for key, folder in _folders(config, checkpoints).items():
+        _refuse_unwritable(key, folder, is_file=False)
+    for key, file in files.items():
+        _refuse_unwritable(key, file, is_file=True)
+    directory = local_path(config.run.output_dir)
+    own = {directory / name for name in (CONFIG_YAML, RUN_JSON)}
+    for path in (*own, *files.values()):
+        refuse_other_kinds(path)
+    taken = own | {directory / name for name in (*REPORTS, LOCK)}
+    for key, file in files.items():
+        if file in taken:
+            raise OutputDirError(f"{key} is {file}, which the run writes for another purpose")
+        taken.add(file)
+
+
+def make_folders(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
+    """Make every directory that the run writes to.
+
+    Raises:
+        OutputDirError, StorageError: one of them cannot be made.
+    """
+    folders = [*_folders(config, checkpoints).values()]
+    folders += [file.parent for file in _files(config).values()]
+    for folder in dict.fromkeys(folders):
+        make_directory(folder)
+
+
+def write_config(config: SpeedtronicConfig) -> None:
+    """Write the resolved configuration to `config.yaml`, unless it is there already.
+
+    A crash leaves the file as it was or as it is now.
+
+    Raises:
+        OutputDirError, StorageError: it cannot be written.
+    """
+    path = local_path(config.run.output_dir) / CONFIG_YAML
+    text = config.to_yaml(redact_secrets=True)
+    try:
+        if read_text(path) == text:
+            return
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        logger.warning("%s; it is written anew", error)
+    replace_text(path, text)
+
+
+def read_config(directory: Path) -> SpeedtronicConfig:
+    """Read the configuration that a run has written to `config.yaml` in its output directory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptError: it is damaged: a run writes every section, so none stands for its defaults.
+        ConfigError: it holds what this version does not know.
+    """
+    path = directory / CONFIG_YAML
+    text = read_text(path)
+    try:
+        config = SpeedtronicConfig.parse(text, str(path))
+    except ConfigError as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    if lacking := config.lacking():
+        raise CorruptError(f"{path} is damaged: it lacks {', '.join(lacking)}")
+    return config
+
+
+def _folders(config: SpeedtronicConfig, checkpoints: bool) -> dict[str, Path]:
+    folders = {"run.output_dir": local_path(config.run.output_dir)}
+    if checkpoints and is_local(config.checkpoint_dir):
+        folders["checkpoint.directory"] = local_path(config.checkpoint_dir)
+    return folders
+
+
+def _files(config: SpeedtronicConfig) -> dict[str, Path]:
+    section = config.logging
+    names = {"logging.file": section.file, "logging.json_file": section.json_file}
+    return {key: path for key, name in names.items() if (path := logging_path(config, name))}
+
+
+def _refuse_unwritable(key: str, path: Path, *, is_file: bool) -> None:
+    with disk_errors(f"{key}: cannot look at {path}"):
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        is_directory = nearest.is_dir()
+    if is_directory == (is_file and nearest == path):
+        what = "is a directory" if is_directory else "is not a directory"
+    elif not os.access(nearest, os.W_OK):
+        what = "may not be written"
+    else:
+        return
+    raise OutputDirError(f"{key}: cannot write {path}: {nearest} {what}")
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a run keeps its checkpoints, and how that is known.
+
+    Attributes:
+        checkpoints: their path or URL.
+        known: False where it is a guess, for config.yaml and run.json do not tell.
+        config: the run's own; None if there is none, or it is damaged.
+        problem: what is wrong with config.yaml; empty also if there is none.
+    """
+
+    checkpoints: str
+    known: bool = True
+    config: SpeedtronicConfig | None = None
+    problem: str = ""
+
+
+def locate(directory: Path, given: SpeedtronicConfig | None = None) -> Located:
+    """Find the checkpoints of a run: by its config.yaml, else by its run.json, else by `given`.
+
+    A run may have been moved: what config.yaml calls a relative path lies under `directory`.
+
+    Args:
+        directory: the run's output directory, or that of its checkpoints.
+        given: a configuration to use where the run's own says nothing.
+
+    Raises:
+        StorageError: a file cannot be read, which says nothing of what is in it.
+    """
+    recorded = recorded_checkpoints(directory)
+    config, problem = None, ""
+    try:
+        config = read_config(directory)
+    except FileNotFoundError:
+        pass
+    except (ConfigError, CorruptError) as error:
+        problem = str(error)
+    if config is not None:
+        own = _under(directory, config.checkpoint.directory)
+        if recorded and not _same(own, recorded) and not _holds(own) and _holds(recorded):
+            problem = (
+                f"{directory / CONFIG_YAML} says that the checkpoints are in {own}, where there "
+                f"are none; {RUN_JSON} says in {recorded}"
+            )
+            return Located(recorded, True, config, problem)
+        return Located(own, True, config, problem)
+    if recorded:
+        return Located(recorded, True, None, problem)
+    if given is not None:
+        return Located(_under(directory, given.checkpoint.directory), True, None, problem)
+    beside = directory / "checkpoints"
+    return Located(str(beside if beside.is_dir() else directory), False, None, problem)
+
+
+def recorded_checkpoints(directory: Path) -> str:
+    """Where the checkpoints of a run are, as its run.json says; empty if it does not."""
+    recorded = read_place(directory).get("checkpoints")
+    if not isinstance(recorded, str) or not recorded or MARK in recorded or "${" in recorded:
+        return ""
+    return _under(directory, recorded)
+
+
+def checkpoints_elsewhere(config: SpeedtronicConfig) -> str:
+    """Where there are checkpoints of the run in `run.output_dir`, if not where `config` has them;
+    empty otherwise."""
+    recorded = recorded_checkpoints(local_path(config.run.output_dir))
+    if not recorded or _same(recorded, config.checkpoint_dir) or not _holds(recorded):
+        return ""
+    return recorded
+
+
+def _under(directory: Path, stored: str) -> str:
+    return stored if "://" in stored else str(directory / stored)
+
+
+def _same(a: str, b: str) -> bool:
+    if is_local(a) and is_local(b):
+        return local_path(a).resolve() == local_path(b).resolve()
+    return str(redact(a)).rstrip("/") == str(redact(b)).rstrip("/")
+
+
+def _holds(checkpoints: str) -> bool:
+    """Whether there are checkpoints; True also where that cannot be seen."""
+    try:
+        return any(True for _ in layout.steps(open_storage(checkpoints).list()))
+    except (ConfigError, StorageError):
+        return True
+
+
+def find_store(directory: str) -> Storage:
+    """The checkpoints of a run's output directory, or those in `directory`, a path or URL, itself.
+
+    Raises:
+        UsageError: there is no such directory.
+    """
+    if not is_local(directory):
+        return open_storage(directory)
+    path = local_path(directory)
+    if not path.is_dir():
+        raise UsageError(f"{directory} is not a directory")
+    located = locate(path)
+    if located.problem:  # no reason to hide what is on disk
+        print(f"speedtronic: {located.problem}; looking in {located.checkpoints}", file=sys.stderr)
+    return open_storage(located.checkpoints)

@@ -9,7 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 
-from speedtronic.signals import ALL_SIGNALS
+from speedtronic.shutdown import ALL_SIGNALS
 
 
 @pytest.fixture(autouse=True)

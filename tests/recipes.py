@@ -8,7 +8,7 @@ import torch
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import CheckpointStore, Manifest, open_storage
-from speedtronic.checkpoint.verify import candidates
+from speedtronic.checkpoint.candidates import candidates
 
 REAL_TEXT = ["{stdlib}/this.py", "{stdlib}/abc.py", "{stdlib}/ast.py"]
 

@@ -27,7 +27,7 @@ from typing import Any
 from speedtronic import SpeedtronicConfig
 from speedtronic.errors import WorkerDied
 from speedtronic.plan import plan_chunks
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import REAL_TEXT, assert_same_tensors, exact_recipe, load, newest
 from tests.waiting import last_step
 

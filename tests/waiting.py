@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 
 ENDS_S = 20.0  # what ends by itself does so in a fraction of a second, but for a busy machine
 

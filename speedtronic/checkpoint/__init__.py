@@ -1,11 +1,11 @@
 """Checkpoints as bytes on disk; knows nothing of training."""
 
-from speedtronic.checkpoint.lease import Lease
-from speedtronic.checkpoint.lock import RunLock, open_lock
+from speedtronic.checkpoint.candidates import survey
 from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.checkpoint.store import Checkpoint, CheckpointStore
-from speedtronic.checkpoint.urls import open_storage
-from speedtronic.checkpoint.verify import survey
+from speedtronic.storage.lease import Lease
+from speedtronic.storage.lock import RunLock, open_lock
+from speedtronic.storage.urls import open_storage
 
 __all__ = [
     "Checkpoint",

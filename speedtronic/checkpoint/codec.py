@@ -18,7 +18,7 @@ import torch
 from speedtronic.checkpoint.digest import DigestingWriter
 from speedtronic.checkpoint.reading import Payload
 from speedtronic.errors import CorruptError, StorageError, UnsavableError
-from speedtronic.trouble import OUT_OF_MEMORY, is_of_the_machine
+from speedtronic.machine_errors import OUT_OF_MEMORY, is_of_the_machine
 
 
 class CannotLoadError(StorageError):

@@ -15,7 +15,7 @@ import torch
 import xxhash
 
 from speedtronic.errors import UnsavableError
-from speedtronic.pulse import beat
+from speedtronic.liveness import report_progress
 
 # The keys of a checkpoint that determine the rest of the run.
 STATE_KEYS = (
@@ -52,7 +52,7 @@ class DigestingWriter:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         for start in range(0, view.nbytes, PIECE_BYTES):
-            beat("writing a checkpoint, bytes", self.size_bytes)
+            report_progress("writing a checkpoint, bytes", self.size_bytes)
             piece = view[start : start + PIECE_BYTES]
             self._hash.update(piece)
             self._file.write(piece)

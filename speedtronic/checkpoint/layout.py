@@ -6,25 +6,22 @@ step_000000000004.json      manifest: its presence commits the payload
 step_000000000004.pin       keeps retention away from it
 quarantine/                 rejected files, the reason beside each
 legacy/                     files of the older format, once its run was taken up
-.lock                       held by the one process that writes
-.<name>.tmp-<random>        a write that has not been published; junk once its writer is gone
+
+`speedtronic.storage.names` has the lock's and the temporaries'.
 """
 
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 
 POINTER = "latest.json"
 QUARANTINE = "quarantine"
 LEGACY = "legacy"
-LOCK = ".lock"
 
 MAX_STEP = 10**12 - 1
 
 _STEM = re.compile(r"step_([0-9]{12})")
 _CHECKPOINT = re.compile(r"step_([0-9]{12})\.(pt|json)")
 _PIN = re.compile(r"step_([0-9]{12})\.pin")
-_TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
 
 
 def payload_name(step: int) -> str:
@@ -60,13 +57,3 @@ def steps(names: Iterable[str]) -> Iterator[int]:
         match = _STEM.fullmatch(stem)
         if match:
             yield int(match.group(1))
-
-
-def temporary_name(name: str) -> str:
-    """A new name, directly under the root, for bytes that are not published as `name` yet."""
-    return f".{name.rpartition('/')[2]}.tmp-{secrets.token_hex(8)}"
-
-
-def is_temporary(name: str) -> bool:
-    """Whether `name` was made by `temporary_name`."""
-    return _TEMPORARY.fullmatch(name) is not None

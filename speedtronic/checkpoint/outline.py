@@ -9,9 +9,9 @@ import pickletools
 import zipfile
 from typing import Any, BinaryIO, cast
 
-from speedtronic.checkpoint.storage import Storage
 from speedtronic.errors import CorruptError, StorageError
-from speedtronic.trouble import is_of_the_machine
+from speedtronic.machine_errors import is_of_the_machine
+from speedtronic.storage.base import Storage
 
 MAX_BYTES = 16 * 2**20
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}

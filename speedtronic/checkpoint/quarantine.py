@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from speedtronic.checkpoint import layout, reading
 from speedtronic.checkpoint.records import Manifest, Pointer
-from speedtronic.checkpoint.storage import Storage, publish, read_record
 from speedtronic.errors import CheckpointError, CorruptError, StorageError
+from speedtronic.storage.base import Storage, publish, read_record
 
 REASON_SUFFIX = ".reason.json"
 MADE_WAY = "made way"  # in the reason of whole files that another state was to replace

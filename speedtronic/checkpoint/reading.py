@@ -19,7 +19,7 @@ import xxhash
 from torch import UntypedStorage
 
 from speedtronic.errors import CorruptError
-from speedtronic.pulse import beat
+from speedtronic.liveness import report_progress
 
 PIECE_BYTES = 4 * 2**20
 LENT_BYTES = 64 * 2**10  # below this a copy costs less than the bookkeeping
@@ -121,7 +121,7 @@ def check(file: BinaryIO, size_bytes: int, digest: str) -> None:
     hasher, left = xxhash.xxh3_128(), size_bytes
     piece = memoryview(bytearray(PIECE_BYTES))
     while left:
-        beat("checking a checkpoint, bytes", size_bytes - left, size_bytes)
+        report_progress("checking a checkpoint, bytes", size_bytes - left, size_bytes)
         part = piece[: min(left, PIECE_BYTES)]
         _fill(file, part)
         hasher.update(part)
@@ -140,7 +140,7 @@ def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
             nonlocal position
             content = _memory(storage) if storage else memoryview(bytearray(size))
             for start in range(0, size, PIECE_BYTES):
-                beat("loading a checkpoint, bytes", position + start, size_bytes)
+                report_progress("loading a checkpoint, bytes", position + start, size_bytes)
                 piece = content[start : start + PIECE_BYTES]
                 _fill(file, piece)
                 if size_bytes > PIECE_BYTES:
@@ -161,7 +161,7 @@ def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
                 break
             take(record.file_size, _allocate(record.file_size))
         take(size_bytes - position)
-    beat("restoring a checkpoint", computing=True)
+    report_progress("restoring a checkpoint", computing=True)
     _compare(hasher, digest)
     return segments
 

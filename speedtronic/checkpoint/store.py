@@ -11,29 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from speedtronic.checkpoint import codec, layout
-from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.pruning import Pruner
-from speedtronic.checkpoint.quarantine import put_back, quarantine
-from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
-from speedtronic.checkpoint.refusal import (
-    irregular,
-    refuse_if_anything_was_lost,
-    refuse_irregular,
-)
-from speedtronic.checkpoint.repair import (
-    CUT_SHORT,
-    remove_temporaries,
-    set_aside_damaged,
-    set_aside_poison,
-)
-from speedtronic.checkpoint.retention import Retention
-from speedtronic.checkpoint.storage import Storage, full_error, publish, read_record
-from speedtronic.checkpoint.verify import (
+from speedtronic.checkpoint.candidates import (
     Candidate,
     PointerFinding,
     candidates,
     foreign_to,
     read_pointer,
+)
+from speedtronic.checkpoint.digest import state_digest
+from speedtronic.checkpoint.quarantine import put_back, quarantine
+from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
+from speedtronic.checkpoint.retention import Pruner, Retention
+from speedtronic.checkpoint.selection import (
+    CUT_SHORT,
+    irregular,
+    refuse_if_anything_was_lost,
+    refuse_irregular,
+    remove_temporaries,
+    set_aside_damaged,
+    set_aside_poison,
 )
 from speedtronic.errors import (
     CheckpointError,
@@ -42,6 +38,7 @@ from speedtronic.errors import (
     StorageError,
     StorageFullError,
 )
+from speedtronic.storage.base import Storage, full_error, publish, read_record
 
 
 @dataclass(frozen=True)

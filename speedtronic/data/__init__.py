@@ -2,10 +2,10 @@
 
 from speedtronic.data.build import build_loader
 from speedtronic.data.loader import SampleLoader
-from speedtronic.data.order import SampleOrder
-from speedtronic.data.sample import Batch, BatchLoader
+from speedtronic.data.sample_order import SampleOrder
 from speedtronic.data.synthetic import SyntheticSource
 from speedtronic.data.text import TextSource, find_files
+from speedtronic.data.types import Batch, BatchLoader
 from speedtronic.data.validation import validation_batches
 
 __all__ = [

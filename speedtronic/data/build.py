@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from speedtronic.data.loader import SampleLoader
-from speedtronic.data.order import SampleOrder
-from speedtronic.data.own import MapSource, kind_of, make_own
-from speedtronic.data.sample import BatchLoader, SampleSource
+from speedtronic.data.sample_order import SampleOrder
 from speedtronic.data.stream import StreamLoader
 from speedtronic.data.synthetic import SyntheticSource
 from speedtronic.data.text import TextSource, find_files
 from speedtronic.data.tokens import TokenSource, load_tokenizer
+from speedtronic.data.types import BatchLoader, SampleSource
+from speedtronic.data.user_data import MapSource, kind_of, make_own
 from speedtronic.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from speedtronic.data.sample import Batch
+from speedtronic.data.types import Batch
 from speedtronic.errors import DataError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from speedtronic.data.order import SampleOrder
-from speedtronic.data.sample import Batch, SampleSource
+from speedtronic.data.sample_order import SampleOrder
+from speedtronic.data.types import Batch, SampleSource
 from speedtronic.data.workers import (
     START_METHOD,
     WorkerInit,

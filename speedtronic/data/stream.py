@@ -9,12 +9,12 @@ from typing import Any
 
 from speedtronic.data.collate import collate
 from speedtronic.data.fingerprint import fingerprint
-from speedtronic.data.guard import NotYetError
-from speedtronic.data.randomness import streams_kept
-from speedtronic.data.reader import Place, Reader
-from speedtronic.data.sample import Batch
+from speedtronic.data.seeding import streams_kept
+from speedtronic.data.stream_reader import Place, Reader
+from speedtronic.data.types import Batch
+from speedtronic.data.worker_guard import NotYetError
 from speedtronic.errors import RestoreError
-from speedtronic.pulse import beat
+from speedtronic.liveness import report_progress
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class StreamLoader:
         return batch
 
     def _take(self, reader: Reader, number: int) -> Any:
-        beat("reading samples of a batch", number + 1, self._micro_batch_size)
+        report_progress("reading samples of a batch", number + 1, self._micro_batch_size)
         return reader.take()
 
     def mark(self) -> None:
@@ -202,7 +202,7 @@ class StreamLoader:
 
     def _tell_of_search(self) -> None:
         self._searched += 1
-        beat("finding the place in the order, steps", self._searched)
+        report_progress("finding the place in the order, steps", self._searched)
 
     def _skip(self, reader: Reader, goal: Place) -> None:
         """Take what lies between the reader's place and `goal`, and say so."""
@@ -217,7 +217,7 @@ class StreamLoader:
             )
         told = started
         while reader.place.samples < goal.samples:
-            beat("skipping samples", reader.place.samples, goal.samples)
+            report_progress("skipping samples", reader.place.samples, goal.samples)
             reader.take()
             if (now := time.monotonic()) - told >= TELL_EVERY_S:
                 told, done = now, reader.place.samples - begun

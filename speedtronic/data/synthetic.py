@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from speedtronic.data.fingerprint import fingerprint
-from speedtronic.data.order import keys_for, mix64
-from speedtronic.data.sample import Batch, Sample, as_sample, stack
+from speedtronic.data.sample_order import keys_for, mix64
+from speedtronic.data.types import Batch, Sample, as_sample, stack
 from speedtronic.errors import DataError
 
 DEFAULT_NUM_TOKENS = 100_000

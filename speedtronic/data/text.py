@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from speedtronic.config.references import expand_path
 from speedtronic.data.fingerprint import describe_file, fingerprint
-from speedtronic.data.sample import Batch, Sample, as_sample, stack
+from speedtronic.data.types import Batch, Sample, as_sample, stack
 from speedtronic.errors import DataError
-from speedtronic.references import expand_path
 
 MAX_OPEN_MAPS = 64
 INSTALLED = {"site-packages", "dist-packages"}

@@ -13,9 +13,9 @@ import torch
 import xxhash
 
 from speedtronic.data.fingerprint import describe_file, fingerprint
-from speedtronic.data.sample import Batch, Sample, as_sample, stack
+from speedtronic.data.types import Batch, Sample, as_sample, stack
 from speedtronic.errors import ConfigError, DataError
-from speedtronic.imports import import_object
+from speedtronic.user_code import import_object
 
 logger = logging.getLogger(__name__)
 

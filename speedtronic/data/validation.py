@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from speedtronic.data.build import build_text
-from speedtronic.data.own import MapSource, kind_of, make_own
-from speedtronic.data.sample import Batch, SampleSource
+from speedtronic.data.types import Batch, SampleSource
+from speedtronic.data.user_data import MapSource, kind_of, make_own
 from speedtronic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

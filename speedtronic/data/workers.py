@@ -14,8 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from speedtronic.lifetime import end_with_parent
-from speedtronic.signals import ALL_SIGNALS, held_back, let_come
+from speedtronic.shutdown import ALL_SIGNALS, end_with_parent, held_back, let_come
 
 GRACE_S = 0.5
 

@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from speedtronic.config import SHORTCUTS, SpeedtronicConfig
-from speedtronic.config_file import parse_file
+from speedtronic.config.config import SHORTCUTS, SpeedtronicConfig
+from speedtronic.config.parsing import parse_file
+from speedtronic.config.sections import REFERENCE_MODEL
 from speedtronic.errors import ConfigError
 from speedtronic.redaction import show
-from speedtronic.sections import REFERENCE_MODEL
 
 IGNORED_SECTIONS = ("shape_validation", "distributed", "hub", "diloco")
 """Whole sections of 2.0 that nothing here acts on."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from speedtronic.checkpoint import layout
-from speedtronic.checkpoint.untrusted_parts import WordArray
+from speedtronic.checkpoint.untrusted_types import WordArray
 from speedtronic.errors import CorruptError
 
 REQUIRED = ("model", "optimizer", "scheduler", "step", "samples", "tokens", "rng")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from speedtronic.checkpoint.untrusted import read_untrusted
+from speedtronic.checkpoint.untrusted_payload import read_untrusted
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import ConfigError, RestoreError
 from speedtronic.legacy.config import translate
@@ -91,7 +91,7 @@ def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
     """What a checkpoint of today holds of the same moment of the same run.
 
     The optimizer's state says under `inherited` what 2.0's optimizer did not hold, and so never
-    trained; see `speedtronic.training.optim.inherit`.
+    trained; see `speedtronic.training.optimizers.inherit`.
 
     Args:
         old: what `read` returned.

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from speedtronic.config.references import substitute
+from speedtronic.config.sections import REFERENCE_MODEL
 from speedtronic.errors import ConfigError
-from speedtronic.imports import call_factory
 from speedtronic.model.transformer import ReferenceTransformer
 from speedtronic.redaction import scrub
-from speedtronic.references import substitute
-from speedtronic.sections import REFERENCE_MODEL
+from speedtronic.user_code import call_factory
 
 if TYPE_CHECKING:
-    from speedtronic.sections import ModelConfig
+    from speedtronic.config.sections import ModelConfig
 
 Builder = Callable[..., nn.Module]
 

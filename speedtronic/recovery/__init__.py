@@ -6,8 +6,8 @@ from speedtronic.recovery.checklist import CHECKS
 from speedtronic.recovery.drills import DRILLS
 from speedtronic.recovery.examination import Check, Examination, examine
 from speedtronic.recovery.findings import Finding, RecoveryReport, report_of
-from speedtronic.recovery.loading import LoadProcess
-from speedtronic.recovery.places import expand
+from speedtronic.recovery.run_globs import expand
+from speedtronic.worker.load import LoadProcess
 
 __all__ = [
     "CHECKS",

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from speedtronic.checkpoint import layout
-from speedtronic.checkpoint.pins import pin, pinned, unpin
 from speedtronic.checkpoint.quarantine import quarantine
-from speedtronic.checkpoint.refusal import MEND
-from speedtronic.checkpoint.storage import FILE, publish
-from speedtronic.recovery.directory import directory
+from speedtronic.checkpoint.retention import pin, pinned, unpin
+from speedtronic.checkpoint.selection import MEND
+from speedtronic.recovery.directory_check import directory
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
-from speedtronic.recovery.look import Judged
+from speedtronic.recovery.judging import Judged
+from speedtronic.storage.base import FILE, publish
 
 NOTHING_GOOD = (
     "no checkpoint is good and nothing was moved: restore one from a copy, or train into another "

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from speedtronic.checkpoint import layout
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import WorkerError
-from speedtronic.output import logging_path
 from speedtronic.plan import Chunk
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
 from speedtronic.recovery.replay import replay
-from speedtronic.recovery.scratch import drill_worker, nothing, scratch, unprepared
+from speedtronic.recovery.scratch_run import drill_worker, nothing, scratch, unprepared
+from speedtronic.run_directory import logging_path
 from speedtronic.training.metrics import read_events
 
 RESUME_STEPS = 5

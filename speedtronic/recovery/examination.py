@@ -6,9 +6,6 @@ from contextlib import contextmanager
 from functools import cached_property, wraps
 
 from speedtronic.checkpoint import layout, open_lock, open_storage
-from speedtronic.checkpoint.local_storage import LocalStorage
-from speedtronic.checkpoint.storage import Storage
-from speedtronic.checkpoint.urls import local_path
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import (
     CheckpointError,
@@ -17,15 +14,17 @@ from speedtronic.errors import (
     StorageError,
     UsageError,
 )
-from speedtronic.inspection import locate
-from speedtronic.output import CONFIG_YAML
-from speedtronic.place import RUN_JSON, read_place
 from speedtronic.plan import first_saves
+from speedtronic.recovery.drill_trust import distrust
 from speedtronic.recovery.findings import Finding, Status
-from speedtronic.recovery.loading import LoadProcess
-from speedtronic.recovery.look import Judged, Look, Looking
-from speedtronic.recovery.trained import trainer
-from speedtronic.recovery.trust import distrust
+from speedtronic.recovery.judging import Judged, Look, Looking
+from speedtronic.run_directory import CONFIG_YAML, RUN_JSON, locate, read_place
+from speedtronic.storage.base import Storage
+from speedtronic.storage.local import LocalStorage
+from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.names import LOCK
+from speedtronic.storage.urls import local_path
+from speedtronic.worker.load import LoadProcess
 
 
 class Examination:
@@ -167,7 +166,7 @@ class Examination:
             return True
         names = self.storage.entries()
         return (
-            not {layout.POINTER, layout.LOCK}.isdisjoint(names)
+            not {layout.POINTER, LOCK}.isdisjoint(names)
             or next(layout.steps(names), None) is not None
         )
 

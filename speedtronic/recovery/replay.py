@@ -5,16 +5,16 @@ from typing import Any
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.drift import check_drift
-from speedtronic.environment import environment_changes
+from speedtronic.config.drift import check_drift
 from speedtronic.errors import WorkerError
 from speedtronic.plan import Chunk
-from speedtronic.recovery.comparing import difference
+from speedtronic.recovery.compare import difference
 from speedtronic.recovery.examination import Examination, as_check
 from speedtronic.recovery.findings import Finding
-from speedtronic.recovery.loading import Facts, LoadProcess
-from speedtronic.recovery.look import Judged
-from speedtronic.recovery.scratch import drill_worker, nothing, scratch, unprepared
+from speedtronic.recovery.judging import Judged
+from speedtronic.recovery.scratch_run import drill_worker, nothing, scratch, unprepared
+from speedtronic.runtime.environment import environment_changes
+from speedtronic.worker.load import Facts, LoadProcess
 
 
 @as_check("replay")

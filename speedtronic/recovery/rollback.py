@@ -1,10 +1,10 @@
 """Going back to an older checkpoint on purpose. Nothing is deleted."""
 
 from speedtronic.checkpoint import CheckpointStore, Pointer, layout, open_lock
+from speedtronic.checkpoint.candidates import candidates, foreign_to
 from speedtronic.checkpoint.quarantine import quarantine
-from speedtronic.checkpoint.refusal import refuse_irregular
-from speedtronic.checkpoint.storage import Storage, publish
-from speedtronic.checkpoint.verify import candidates, foreign_to
+from speedtronic.checkpoint.selection import refuse_irregular
+from speedtronic.storage.base import Storage, publish
 
 REASON = "rolled back"
 

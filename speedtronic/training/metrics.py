@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from speedtronic.errors import OutputDirError
-from speedtronic.run_directory import (
+from speedtronic.storage.regular_files import (
     disk_errors,
     open_to_append,
     open_to_read,

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from speedtronic.errors import DataError, NonFiniteError, UsageError
-from speedtronic.pulse import beat
-from speedtronic.signals import Interrupted, Waiting
+from speedtronic.liveness import report_progress
+from speedtronic.shutdown import Interrupted, Waiting
 from speedtronic.training.batch import compute_loss, count_labels, to_device
-from speedtronic.training.compiled import Compiled
+from speedtronic.training.compilation import Compiled
 from speedtronic.training.metrics import Hook
+from speedtronic.training.module_snapshot import ForwardUndo
 from speedtronic.training.precision import Precision
 from speedtronic.training.state import TrainState
-from speedtronic.training.undo import ForwardUndo
 from speedtronic.training.validation import Validation, evaluate
 
 logger = logging.getLogger(__name__)
@@ -210,7 +210,9 @@ class Trainer:
         total: torch.Tensor | None = None
         for number, weight in enumerate(self._weights(batches, counts)):
             # The first update may compile, and sets up the device and its libraries.
-            beat("training, micro batches", number + 1, len(batches), computing=self._first_update)
+            report_progress(
+                "training, micro batches", number + 1, len(batches), computing=self._first_update
+            )
             if self._stopping and undo is not None and undo.possible:
                 undo.undo()
                 state.optimizer.zero_grad(set_to_none=True)
@@ -245,7 +247,7 @@ class Trainer:
                 raise
 
     def _next_batch(self, number: int) -> Any:
-        beat("waiting for data, micro batches", number + 1, self._accumulation)
+        report_progress("waiting for data, micro batches", number + 1, self._accumulation)
         return self.state.batches.next_batch()
 
     def _weights(self, batches: list[Any], counts: list[int]) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from speedtronic.pulse import beat
+from speedtronic.liveness import report_progress
 from speedtronic.training.batch import compute_loss, count_labels, has_labels, to_device
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import capture_rng, restore_rng
@@ -52,7 +52,7 @@ def evaluate(
     try:
         with waiting or nullcontext():
             for number, batch in enumerate(batches()):
-                beat("validating, batches", number + 1)
+                report_progress("validating, batches", number + 1)
                 num_labels = count_labels(batch)
                 if num_labels == 0 and has_labels(batch):  # its mean over no labels would be NaN
                     continue

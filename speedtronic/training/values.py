@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from speedtronic.checkpoint.digest import encoded
-from speedtronic.data.portable import TAG, from_portable, to_portable
+from speedtronic.data.stream_state import TAG, from_portable, to_portable
 from speedtronic.errors import DataError, UnsavableError
 
 MAX_LEAVES = 10_000  # of one attribute; what is larger is compared by identity only

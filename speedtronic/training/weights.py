@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from speedtronic.checkpoint.export import exportable
 from speedtronic.errors import RestoreError
-from speedtronic.export import exportable
 from speedtronic.training.values import from_saved, memory, same_bits, to_saved
 
 MAX_SHOWN = 10  # lines of a message

@@ -26,8 +26,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.stopping import children
 from speedtronic import SpeedtronicConfig
+from speedtronic.flows.stopping import children
 from tests.waiting import Processes, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ class Serving:
 
     Attributes:
         api: the server's address.
-        process: of flows/serve.py.
+        process: of speedtronic/flows/serve.py.
     """
 
     def __init__(self, home: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flows.automations import automations, make_automations
+from speedtronic.flows.automations import automations, make_automations
 from tests.flows.serving import ROOT, Serving, client
 
 
@@ -21,7 +21,7 @@ def test_making_them_again_changes_nothing(served: Serving) -> None:
     with client() as api:
         (there,) = api.read_automations_by_name(first)
         api.pause_automation(there.id)
-    command = [sys.executable, "-m", "flows.automations"]
+    command = [sys.executable, "-m", "speedtronic.flows.automations"]
     done = subprocess.run(command, env=served.client_env, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.partition(": ")[2] for line in done.stdout.splitlines()] == [
@@ -51,7 +51,7 @@ def test_one_that_is_out_of_date_is_brought_up_to_date() -> None:
     assert again.trigger == wanted.trigger
 
 
-@pytest.mark.parametrize("module", ["flows.automations", "flows.revival"])
+@pytest.mark.parametrize("module", ["speedtronic.flows.automations", "speedtronic.flows.revival"])
 @pytest.mark.parametrize(
     ("api", "secret", "code", "said"),
     [

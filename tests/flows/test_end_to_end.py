@@ -22,12 +22,12 @@ import pytest
 from prefect.client.schemas.actions import DeploymentScheduleUpdate, WorkPoolCreate
 from prefect.client.schemas.schedules import IntervalSchedule
 
-from flows.keys import slug
-from flows.stopping import children
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import RunLock
-from speedtronic.checkpoint.lock import holder
+from speedtronic.flows.keys import slug
+from speedtronic.flows.stopping import children
 from speedtronic.runtime import train_from_config
+from speedtronic.storage.lock import holder
 from tests.flows.serving import (
     ROOT,
     Serving,

@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 from prefect.states import State
 
-from flows import recovery as module
-from flows.keys import slug
-from flows.recovery import recovery
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import layout
 from speedtronic.errors import UsageError
+from speedtronic.flows import recovery as module
+from speedtronic.flows.keys import slug
+from speedtronic.flows.recovery import recovery
 from speedtronic.runtime import train_from_config
 from tests.flows.serving import artifacts, events, task_runs, until
 from tests.recipes import exact_recipe

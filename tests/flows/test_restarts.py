@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 from prefect import flow
 
-from flows import restarts
-from flows.restarts import MAX_RUNS, TooManyRestarts, take_over
 from speedtronic import SpeedtronicConfig
+from speedtronic.flows import restarts
+from speedtronic.flows.restarts import MAX_RUNS, TooManyRestarts, take_over
 from tests.flows.serving import ROOT
 from tests.recipes import exact_recipe
 

@@ -20,10 +20,10 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.events import Event, get_events_client
 from prefect.exceptions import ObjectAlreadyExists
 
-from flows import revival
-from flows.automations import HEARTBEAT
-from flows.train import train
 from speedtronic import SpeedtronicConfig
+from speedtronic.flows import revival
+from speedtronic.flows.automations import HEARTBEAT
+from speedtronic.flows.train import train
 from speedtronic.runtime import train_from_config
 from tests.flows.serving import Serving, client, flow_run, until
 from tests.flows.test_restarts import held, report_of
@@ -174,7 +174,7 @@ def look_while_alive(ids: dict[str, UUID]) -> list[str]:
 @contextmanager
 def undisturbed(served: Serving) -> Iterator[None]:
     """Automations, schedules and `make serve` would bring back some of it before the test looks."""
-    with held_still(served.pid_of("flows.revival")), client() as api:
+    with held_still(served.pid_of("speedtronic.flows.revival")), client() as api:
         api.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))
         found = [each.id for each in api.read_automations()]
         for each in found:

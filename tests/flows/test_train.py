@@ -22,12 +22,12 @@ from prefect.client.schemas.filters import (
     TaskRunFilterFlowRunId,
 )
 
-from flows.keys import slug
-from flows.train import train
 from speedtronic.checkpoint import RunLock, layout
-from speedtronic.checkpoint.lock import holder
 from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
+from speedtronic.flows.keys import slug
+from speedtronic.flows.train import train
 from speedtronic.runtime import train_from_config
+from speedtronic.storage.lock import holder
 from tests.flows.serving import Serving, artifacts, events, train_alone, until
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.tiny import tiny_config
@@ -204,7 +204,7 @@ def test_overrides_and_paths(tmp_path: Path) -> None:
 FLOW = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from flows.train import train
+from speedtronic.flows.train import train
 train(sys.argv[2], max_steps=100_000)
 """
 

@@ -10,8 +10,8 @@ import torch
 
 from speedtronic.cli import main
 from speedtronic.errors import RunExistsError
-from speedtronic.parts import build_parts
 from speedtronic.runtime import train_from_config
+from speedtronic.runtime.components import build_parts
 from tests.tiny import tiny_config, tiny_file, tree
 
 Capture = pytest.CaptureFixture[str]
@@ -257,6 +257,6 @@ def test_a_run_that_began_and_ended_while_another_was_built_is_not_mixed_with_it
         train_from_config(config)
         return build_parts(config)
 
-    monkeypatch.setattr("speedtronic.runtime.build_parts", build_slowly)
+    monkeypatch.setattr("speedtronic.runtime.build.build_parts", build_slowly)
     with pytest.raises(RunExistsError):
         train_from_config(config)

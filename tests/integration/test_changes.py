@@ -19,7 +19,7 @@ from speedtronic.errors import (
 )
 from speedtronic.runtime import build_runtime, train_from_config
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
-from tests.unit.test_drift import FIXED, TRAJECTORY
+from tests.unit.config.test_drift import FIXED, TRAJECTORY
 
 
 def test_a_changed_learning_rate_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from speedtronic.checkpoint import CheckpointStore, Manifest, Pointer, open_storage
+from speedtronic.checkpoint.candidates import read_pointer
 from speedtronic.checkpoint.layout import manifest_name, payload_name
-from speedtronic.checkpoint.verify import read_pointer
 from speedtronic.cli import main
 from speedtronic.errors import NoValidCheckpointError
 from speedtronic.runtime import train_from_config

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic import SpeedtronicConfig, parts
+from speedtronic import SpeedtronicConfig
 from speedtronic.errors import NonFiniteError, UsageError
 from speedtronic.runtime import build_runtime, train_from_config
+from speedtronic.runtime import components as parts
 from speedtronic.training.metrics import read_events
 from tests.recipes import REAL_TEXT, assert_same_tensors, exact_recipe, load, newest
 

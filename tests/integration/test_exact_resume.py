@@ -17,7 +17,7 @@ from speedtronic.errors import WorkerDied
 from speedtronic.plan import plan_chunks
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.waiting import kill_at_step
 

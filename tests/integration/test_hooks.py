@@ -45,7 +45,7 @@ def train_and_be_killed(config: SpeedtronicConfig, step: int) -> None:
     """Train in a process that ends by SIGKILL after an update, before its checkpoint."""
     code = (
         "import json, os, signal, sys\n"
-        "from speedtronic.runtime import train_from_config\n"
+        "from speedtronic.runtime.build import train_from_config\n"
         "def on_step(step):\n"
         f"    if step == {step}: os.kill(os.getpid(), signal.SIGKILL)\n"
         "train_from_config(json.load(sys.stdin), resume=True, on_step=on_step)\n"

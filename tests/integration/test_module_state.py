@@ -9,10 +9,10 @@ import pytest
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import CheckpointStore, open_storage
-from speedtronic.checkpoint.verify import candidates
+from speedtronic.checkpoint.candidates import candidates
+from speedtronic.checkpoint.export import export_weights
 from speedtronic.errors import UsageError
-from speedtronic.export import export_weights
-from speedtronic.recovery.comparing import difference
+from speedtronic.recovery.compare import difference
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
 from speedtronic.training.values import same_bits

@@ -15,12 +15,13 @@ import pytest
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import layout, open_storage
-from speedtronic.checkpoint.s3_storage import S3Storage
 from speedtronic.cli import main
 from speedtronic.errors import WorkerDied, WorkerFailed
 from speedtronic.plan import Chunk
 from speedtronic.runtime import train_from_config
-from speedtronic.worker import ChunkWorker
+from speedtronic.storage.names import LOCK
+from speedtronic.storage.s3 import S3Storage
+from speedtronic.worker.chunk import ChunkWorker
 from tests.buckets import BUCKET, keys, s3_server, uploads
 from tests.recipes import newest
 from tests.tiny import names, tiny_config, tiny_file
@@ -146,9 +147,9 @@ def test_stopped_expired_and_taken_over_it_changes_nothing(server: str, tmp_path
     try:
         assert wait_until(lambda: saved(config) >= 6, START_S)
         old.send_signal(signal.SIGSTOP)
-        content, version = storage.read_version(layout.LOCK)  # type: ignore[union-attr]
+        content, version = storage.read_version(LOCK)  # type: ignore[union-attr]
         record = json.loads(content) | {"lease_s": 0.0}  # as if it had been stopped for long
-        assert storage.swap(layout.LOCK, json.dumps(record).encode(), version)  # type: ignore[union-attr]
+        assert storage.swap(LOCK, json.dumps(record).encode(), version)  # type: ignore[union-attr]
         elsewhere = ("--output-dir", str(tmp_path / "another machine"))
         target = f"run.max_steps={saved(config) + 6}"
         new = subprocess.Popen(command(file, "--resume", *elsewhere, "--set", target))
@@ -179,7 +180,7 @@ def test_the_age_of_a_lease_is_told_by_the_servers_clock(
 ) -> None:
     storage = open_storage(f"s3://{BUCKET}/age")
     assert isinstance(storage, S3Storage)
-    assert storage.age_s(layout.LOCK) == 0.0
-    assert storage.swap(layout.LOCK, b"{}", "")
+    assert storage.age_s(LOCK) == 0.0
+    assert storage.swap(LOCK, b"{}", "")
     monkeypatch.setattr(time, "time", lambda: 0.0)  # here it is 1970
-    assert -2 < storage.age_s(layout.LOCK) < 60
+    assert -2 < storage.age_s(LOCK) < 60

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import WorkerDied, WorkerFailed
 from speedtronic.plan import Chunk
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.tiny import names
 

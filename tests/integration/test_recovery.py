@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic import run_directory
 from speedtronic.checkpoint import CheckpointStore, Manifest, RunLock, open_storage
+from speedtronic.checkpoint.candidates import candidates, read_pointer
 from speedtronic.checkpoint.digest import bytes_digest
 from speedtronic.checkpoint.layout import manifest_name, payload_name
-from speedtronic.checkpoint.pins import pin, pinned
 from speedtronic.checkpoint.records import FileEntry
-from speedtronic.checkpoint.verify import candidates, read_pointer
+from speedtronic.checkpoint.retention import pin, pinned
 from speedtronic.errors import UsageError
-from speedtronic.place import record_place
 from speedtronic.recovery import (
     CHECKS,
     LoadProcess,
@@ -28,8 +26,10 @@ from speedtronic.recovery import (
     expand,
     run_checklist,
 )
-from speedtronic.recovery import look as looking
+from speedtronic.recovery import judging as looking
+from speedtronic.run_directory import record_place
 from speedtronic.runtime import train_from_config
+from speedtronic.storage import regular_files as run_directory
 from tests.recipes import newest
 from tests.tiny import names, tiny_config, tree
 

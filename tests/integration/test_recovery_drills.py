@@ -12,8 +12,8 @@ import torch
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import CheckpointStore, open_storage
 from speedtronic.checkpoint.layout import manifest_name, payload_name
-from speedtronic.place import record_place
 from speedtronic.recovery import Finding, LoadProcess, run_checklist
+from speedtronic.run_directory import record_place
 from speedtronic.runtime import train_from_config
 from tests.recipes import newest
 from tests.tiny import tiny_config, tree

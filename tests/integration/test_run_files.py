@@ -22,9 +22,8 @@ from speedtronic.errors import (
     StorageError,
     StorageFullError,
 )
-from speedtronic.inspection import locate
-from speedtronic.output import read_config
 from speedtronic.recovery import LoadProcess, RecoveryReport, run_checklist
+from speedtronic.run_directory import locate, read_config
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
 from tests.recipes import newest
@@ -349,12 +348,12 @@ def test_a_full_disk_under_the_metrics_is_named_and_lets_the_lock_go(
 
 
 WHERE = {
-    "config.yaml": "speedtronic.runtime.write_config",
+    "config.yaml": "speedtronic.runtime.build.write_config",
     "metrics": "speedtronic.training.metrics.JsonLines.rewind",
-    "run.json": "speedtronic.run.record_place",
-    "trainer": "speedtronic.run.Trainer",
-    "beginning": "speedtronic.runtime.begin",
-    "folders": "speedtronic.runtime.make_folders",
+    "run.json": "speedtronic.runtime.runtime.record_place",
+    "trainer": "speedtronic.runtime.runtime.Trainer",
+    "beginning": "speedtronic.runtime.build.begin",
+    "folders": "speedtronic.runtime.build.make_folders",
 }
 
 
@@ -391,7 +390,7 @@ def test_a_hook_that_fails_at_the_end_lets_everything_go(config: SpeedtronicConf
 def test_a_log_that_is_a_link_later_or_full_ends_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from speedtronic.console import configure_logging
+    from speedtronic.runtime.progress import configure_logging
 
     (tmp_path / "victim").write_text("")
     (tmp_path / "log").symlink_to(tmp_path / "victim")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.errors import NonFiniteError, StorageError, StorageFullError
 from speedtronic.runtime import build_runtime, train_from_config
+from speedtronic.storage.local import LocalStorage
 from speedtronic.training.metrics import read_events
 from tests.recipes import exact_recipe, load, newest
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic import SpeedtronicConfig, console
+from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import layout
 from speedtronic.cli import main
 from speedtronic.errors import ConfigError, WorkerFailed
 from speedtronic.plan import Chunk
 from speedtronic.recovery import run_checklist
+from speedtronic.runtime import progress as console
 from speedtronic.runtime import train_from_config
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import load
 from tests.tiny import tiny_config
 

@@ -17,7 +17,7 @@ from speedtronic.errors import ConfigError
 from speedtronic.plan import Chunk
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import load, newest
 from tests.tiny import names, tiny_config, tiny_file, tree
 

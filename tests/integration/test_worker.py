@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from speedtronic.checkpoint import RunLock
-from speedtronic.checkpoint.lock import holder
 from speedtronic.errors import RunLockedError, WorkerDied, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
 from speedtronic.runtime import train_from_config
-from speedtronic.worker import ChunkWorker
+from speedtronic.storage.lock import holder
+from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import exact_recipe, load, newest
 from tests.waiting import Processes, last_step, wait_until
 
@@ -122,7 +122,7 @@ def test_without_a_parent_the_process_ends_at_once_and_says_nothing(
     config = exact_recipe(tmp_path, **{"run.max_steps": 1_000_000})
     events, told = os.pipe()
     with subprocess.Popen(
-        [sys.executable, "-m", "speedtronic.chunk_process", str(told), str(os.getpid())],
+        [sys.executable, "-m", "speedtronic.worker.chunk_main", str(told), str(os.getpid())],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=[told],
@@ -157,7 +157,7 @@ PARENT = """
 import sys
 from speedtronic import SpeedtronicConfig
 from speedtronic.plan import Chunk
-from speedtronic.worker import ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
 worker = ChunkWorker(SpeedtronicConfig.load(sys.argv[1]))
 worker.train(Chunk(0, 100_000), None)
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from speedtronic.checkpoint.untrusted_parts import WordArray
+from speedtronic.checkpoint.untrusted_types import WordArray
 from speedtronic.errors import CorruptError
 from speedtronic.legacy import payload
 from speedtronic.legacy.facts import check_run, check_weights

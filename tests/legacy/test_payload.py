@@ -14,7 +14,7 @@ from torch import nn
 
 from speedtronic.errors import CorruptError
 from speedtronic.legacy import payload
-from speedtronic.training.optim import inherit
+from speedtronic.training.optimizers import inherit
 from speedtronic.training.rng import restore_rng
 from tests.legacy.old_runs import FILES
 

@@ -18,9 +18,9 @@ from uuid import UUID
 
 import pytest
 
-from flows.stopping import children
 from speedtronic import SpeedtronicConfig
-from speedtronic.checkpoint.lock import holder
+from speedtronic.flows.stopping import children
+from speedtronic.storage.lock import holder
 from tests.flows.serving import (
     ROOT,
     Serving,
@@ -179,7 +179,9 @@ def kill_server(serving: Serving) -> list[int]:
     assert serving.process is not None
     started = {int(pid) for pid in children(serving.process.pid)}
     server = {
-        pid for pid in started if b"flows.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in started
+        if b"speedtronic.flows.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     }
     assert len(server) == 1
     for pid in (serving.process.pid, *server):
@@ -228,7 +230,7 @@ def test_a_flow_that_outlives_an_absence_of_the_server_is_not_started_twice(
     try:
         assert wait_until(lambda: reached(config, 850), START_S), "to the end of the chunk and on"
         serving.start()
-        looked = [sys.executable, "-m", "flows.revival"]
+        looked = [sys.executable, "-m", "speedtronic.flows.revival"]
         done = subprocess.run(
             looked, env=serving.client_env, cwd=ROOT, capture_output=True, text=True, timeout=300
         )

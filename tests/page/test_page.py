@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.keys import slug
-from speedtronic.checkpoint.lock import holder
+from speedtronic.flows.keys import slug
+from speedtronic.storage.lock import holder
 from tests.flows.serving import (
     ROOT,
     Serving,

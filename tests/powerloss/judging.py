@@ -8,9 +8,9 @@ import yaml
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import CheckpointStore, open_storage
+from speedtronic.checkpoint.candidates import read_pointer
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import quarantined
-from speedtronic.checkpoint.verify import read_pointer
 from speedtronic.errors import SpeedtronicError
 from speedtronic.plan import first_saves
 from speedtronic.recovery import LoadProcess, run_checklist

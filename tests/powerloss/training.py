@@ -15,9 +15,9 @@ from typing import Any
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import CheckpointStore, Pointer
 from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.report import RunReport, write_report
 from speedtronic.runtime import build_runtime
+from speedtronic.storage.local import LocalStorage
 
 
 def train(config: SpeedtronicConfig, notes: int) -> None:

@@ -4,7 +4,7 @@ from typing import Any, BinaryIO
 from unittest import mock
 
 from speedtronic.checkpoint import Checkpoint, CheckpointStore, Pointer, layout, reading
-from speedtronic.checkpoint.storage import Storage
+from speedtronic.storage.base import Storage
 from tests.robustness.invariants import MakeStore
 from tests.robustness.stage import FIRST_SAVES, real_store
 

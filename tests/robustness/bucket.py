@@ -17,8 +17,8 @@ from typing import Any, Self
 from fsspec import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from speedtronic.checkpoint.object_storage import ObjectStorage
-from speedtronic.checkpoint.s3_storage import S3Storage
+from speedtronic.storage.objects import ObjectStorage
+from speedtronic.storage.s3 import S3Storage
 from tests.robustness.failpoints import KILLED_AFTER, KILLED_BEFORE, Killed
 
 FAILED, ANSWER_LOST, SENT_TWICE = "failed", "answer lost", "sent twice"

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar, cast
 
-from speedtronic.checkpoint.storage import Storage, full_error
 from speedtronic.errors import StorageError
+from speedtronic.storage.base import Storage, full_error
 
 T = TypeVar("T")
 Operation = tuple[str, str]

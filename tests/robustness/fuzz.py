@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from speedtronic.begin import read_weights
 from speedtronic.errors import SpeedtronicError
 from speedtronic.legacy import payload
-from speedtronic.parts import build_parts
+from speedtronic.runtime.components import build_parts
+from speedtronic.runtime.start import read_weights
 from speedtronic.training.weights import load_weights
 from tests.crafted import zip_file
 from tests.legacy.old_runs import FILES, config_for

@@ -10,8 +10,9 @@ from speedtronic.checkpoint import CheckpointStore, layout
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import REASON_SUFFIX, quarantined
 from speedtronic.checkpoint.records import Manifest, Pointer
-from speedtronic.checkpoint.repair import CUT_SHORT
-from speedtronic.checkpoint.storage import Storage
+from speedtronic.checkpoint.selection import CUT_SHORT
+from speedtronic.storage.base import Storage
+from speedtronic.storage.names import is_temporary
 from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.model import Disk
 
@@ -142,5 +143,5 @@ def _junk(storage: Storage, keep_last: int) -> list[str]:
     found += [f"{name} is missing" for name in sorted(payloads - names)]
     if len(manifests) > keep_last + 1:
         found.append(f"{len(manifests)} checkpoints are kept, {keep_last} were asked for")
-    found += [f"{n} is left" for n in storage.list(layout.QUARANTINE) if layout.is_temporary(n)]
+    found += [f"{n} is left" for n in storage.list(layout.QUARANTINE) if is_temporary(n)]
     return found

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.checkpoint.writer import CheckpointWriter
+from speedtronic.storage.local import LocalStorage
 from tests.robustness.stage import real_store, state_at
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.checkpoint.quarantine import quarantined
-from speedtronic.checkpoint.repair import CUT_SHORT
+from speedtronic.checkpoint.selection import CUT_SHORT
+from speedtronic.storage.local import LocalStorage
 from tests.robustness.stage import real_store, saved_at
 from tests.robustness.sweeps import Tally
 

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-from speedtronic.checkpoint.storage import FILE
 from speedtronic.errors import StorageError
+from speedtronic.storage.base import FILE
 from tests.robustness.failpoints import AT, Failpoints
 
 BLOCK = 512  # bytes; small, so that a tiny payload has several

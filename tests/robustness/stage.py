@@ -8,9 +8,9 @@ import torch
 from speedtronic.checkpoint import CheckpointStore
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.records import Pointer
-from speedtronic.checkpoint.storage import Storage
 from speedtronic.checkpoint.writer import CheckpointWriter
 from speedtronic.errors import StorageError
+from speedtronic.storage.base import Storage
 from tests.facts import facts_at
 from tests.robustness.bucket import Bucket, S3Bucket
 from tests.robustness.failpoints import Failpoints

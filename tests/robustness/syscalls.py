@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from speedtronic.errors import RunLockedError, SpeedtronicError, StorageError
+from speedtronic.machine_errors import PASSING
 from speedtronic.report import RunReport, write_report
 from speedtronic.runtime import build_runtime
-from speedtronic.trouble import PASSING
 from tests.robustness.sweeps import Tally
 from tests.tiny import tiny_config
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from speedtronic.checkpoint import CheckpointStore, layout, survey
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.checkpoint.quarantine import REASON_SUFFIX, quarantine, quarantined
 from speedtronic.errors import StorageError
+from speedtronic.storage.local import LocalStorage
 from tests.robustness.failpoints import KILLED_AFTER, Failpoints, Killed
 from tests.robustness.model import Disk
 from tests.robustness.stage import state_at

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
+from speedtronic.config.references import expand_path, substitute
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact, redacted_keys, remember, scrub, show
-from speedtronic.references import expand_path, substitute
-from speedtronic.secret_names import secrecy
+from speedtronic.redaction import redact, redacted_keys, remember, scrub, secrecy, show
 
 SECRET = """
 password DB_PASSWORD dbPassword password2 password_file pin_password secret client_secret

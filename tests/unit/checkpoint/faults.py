@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from speedtronic.checkpoint.local_storage import LocalStorage
+from speedtronic.storage.local import LocalStorage
 from tests.robustness.failpoints import KILLED_AFTER, KILLED_BEFORE, Failpoints
 from tests.robustness.failpoints import Killed as Crash
 

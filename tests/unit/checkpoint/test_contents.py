@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage, survey
+from speedtronic.checkpoint.candidates import candidates
 from speedtronic.checkpoint.contents import refuse_wrong_facts
 from speedtronic.checkpoint.digest import bytes_digest
 from speedtronic.checkpoint.records import FileEntry, Manifest
-from speedtronic.checkpoint.verify import candidates
 from speedtronic.errors import CorruptError, NoValidCheckpointError, UnsupportedFormatError
 from tests.tiny import tree
 from tests.unit.checkpoint.states import open_store, selected_step, state_at

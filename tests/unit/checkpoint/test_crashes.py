@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from speedtronic.checkpoint import CheckpointStore, Pointer, layout, open_storage, survey
+from speedtronic.checkpoint.candidates import read_pointer
 from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.verify import read_pointer
+from speedtronic.storage.names import is_temporary
 from tests.tiny import names
 from tests.unit.checkpoint.faults import Crash, FaultyStorage
 from tests.unit.checkpoint.states import open_store, state_at
@@ -68,7 +69,7 @@ def goes_on(root: Path, step: int) -> None:
 
 
 def junk(root: Path) -> list[str]:
-    return [name for name in names(root) if layout.is_temporary(name)]
+    return [name for name in names(root) if is_temporary(name)]
 
 
 @BEFORE_AND_AFTER

@@ -3,6 +3,7 @@
 import pytest
 
 from speedtronic.checkpoint import layout
+from speedtronic.storage.names import is_temporary, temporary_name
 
 
 def test_names_sort_as_their_steps_do() -> None:
@@ -33,11 +34,11 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 
 
 def test_temporaries_are_known_and_never_the_same() -> None:
-    made = {layout.temporary_name("latest.json") for _ in range(100)}
+    made = {temporary_name("latest.json") for _ in range(100)}
     assert len(made) == 100
-    assert all(layout.is_temporary(name) for name in made)
+    assert all(is_temporary(name) for name in made)
 
 
 @pytest.mark.parametrize("name", ["latest.json", ".lock", ".latest.json.tmp-", ".config.tmp-abc"])
 def test_other_names_are_no_temporaries(name: str) -> None:
-    assert not layout.is_temporary(name)
+    assert not is_temporary(name)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import layout, open_storage, outline
-from speedtronic.checkpoint.local_storage import LocalStorage
 from speedtronic.errors import CorruptError
+from speedtronic.storage.local import LocalStorage
 from tests.unit.checkpoint.states import open_store, state_at
 
 NAME = layout.payload_name(2)

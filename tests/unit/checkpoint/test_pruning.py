@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage
-from speedtronic.checkpoint.pins import pin, pinned, unpin
-from speedtronic.checkpoint.verify import candidates
+from speedtronic.checkpoint.candidates import candidates
+from speedtronic.checkpoint.retention import pin, pinned, unpin
 from speedtronic.errors import RunLockedError
 from tests.tiny import names
 from tests.unit.checkpoint.states import open_store, state_at

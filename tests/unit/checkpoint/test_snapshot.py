@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from speedtronic.checkpoint.digest import state_digest
-from speedtronic.checkpoint.snapshot import HostBuffers
+from speedtronic.checkpoint.writer import HostBuffers
 from tests.recipes import assert_same_tensors
 from tests.unit.checkpoint.states import state_at
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage, survey
+from speedtronic.checkpoint.candidates import read_pointer
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.checkpoint.quarantine import quarantined
 from speedtronic.checkpoint.records import Manifest
-from speedtronic.checkpoint.repair import CUT_SHORT
-from speedtronic.checkpoint.verify import read_pointer
+from speedtronic.checkpoint.selection import CUT_SHORT
 from speedtronic.errors import (
     LegacyStoreError,
     NoValidCheckpointError,
@@ -23,6 +23,7 @@ from speedtronic.errors import (
     StorageFullError,
     UnsupportedFormatError,
 )
+from speedtronic.storage.names import is_temporary
 from tests.tiny import names, tree
 from tests.unit.checkpoint.faults import FaultyStorage
 from tests.unit.checkpoint.states import open_store, selected_step, state_at
@@ -88,7 +89,7 @@ def test_every_file_begins_as_a_temporary_beside_it(tmp_path: Path) -> None:
     storage = FaultyStorage(tmp_path)
     CheckpointStore(storage, keep_last=None).save(state_at(4))
     assert len(storage.temporaries) == len(set(storage.temporaries)) == 3
-    assert all(layout.is_temporary(name) and "/" not in name for name in storage.temporaries)
+    assert all(is_temporary(name) and "/" not in name for name in storage.temporaries)
 
 
 # --- a disk that says no ---
@@ -106,7 +107,7 @@ def test_a_refused_operation_fails_the_save_and_keeps_what_was_there(
     with pytest.raises(StorageError, match="Input/output"):
         store.save(state_at(4))
     assert selected_step(tmp_path) == 2
-    assert not [name for name in names(tmp_path) if layout.is_temporary(name)]
+    assert not [name for name in names(tmp_path) if is_temporary(name)]
     storage.fail("")
     assert store.save(state_at(4)).step == 4
     assert selected_step(tmp_path) == 4

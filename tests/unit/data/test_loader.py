@@ -18,9 +18,9 @@ import torch
 
 from speedtronic.data import SampleLoader, SampleOrder, TextSource
 from speedtronic.data.loader import _Positions
-from speedtronic.data.sample import Batch, as_sample, stack
+from speedtronic.data.types import Batch, as_sample, stack
 from speedtronic.errors import DataError, RestoreError
-from speedtronic.signals import ALL_SIGNALS
+from speedtronic.shutdown import ALL_SIGNALS
 from tests.waiting import Processes, wait_until
 
 NUM_SAMPLES = 22

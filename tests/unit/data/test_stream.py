@@ -452,8 +452,10 @@ def test_tells_of_each_sample_and_of_what_it_skips(make_loader: Make, name: str)
     second.load_state_dict(first.state_dict())
     told = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("stream", "own"):
-            patch.setattr(f"speedtronic.data.{module}.beat", lambda *text: told.append(text))
+        for module in ("stream", "user_data"):
+            patch.setattr(
+                f"speedtronic.data.{module}.report_progress", lambda *text: told.append(text)
+            )
         second.next_batch()
     skipped = [text for text in told if text[0] == "skipping samples"]
     size = {"stream": 1, "torch_loader": 4}.get(name, 48)

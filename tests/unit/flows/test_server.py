@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from prefect import settings as prefect_settings
 
-from flows.access import Access
-from flows.server import OwnPagesOnly
+from speedtronic.flows.api_access import Access
+from speedtronic.flows.server import OwnPagesOnly
 
 NAMES = frozenset({"127.0.0.1", "localhost", "::1", "gpu.example"})
 

@@ -1,9 +1,9 @@
 import pytest
 from torch import nn
 
+from speedtronic.config.sections import ModelConfig
 from speedtronic.errors import ConfigError
 from speedtronic.model import ReferenceTransformer, build_model, register_model, registry
-from speedtronic.sections import ModelConfig
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 import json
 
+from speedtronic.cli.text import report_as_text
 from speedtronic.recovery.findings import Finding, report_of
-from speedtronic.recovery.text import as_text
 
 OK = Finding("directory", "ok", "runs/a", "run r", "the same")
 WARNING = Finding("payload", "warning", "runs/a/x|y", "no\nmanifest", "a save", "nothing")
@@ -32,7 +32,7 @@ def test_as_markdown() -> None:
 
 
 def test_as_text() -> None:
-    lines = as_text(report_of("runs/a", None, [OK, FAILED])).splitlines()
+    lines = report_as_text(report_of("runs/a", None, [OK, FAILED])).splitlines()
     assert lines[0] == "runs/a: NOT HEALTHY; a resume would start from no checkpoint"
     assert lines[1].split() == ["ok", "directory", "run", "r"]
     assert lines[2].split() == ["failed", "pointer", "[missing]"]
@@ -42,7 +42,7 @@ def test_as_text() -> None:
 def test_what_is_to_be_typed_is_on_one_line() -> None:
     long = f"speedtronic recover {'/a long name' * 20}"
     finding = Finding("pointer", "failed", "x" * 300, "y " * 300, "z", long)
-    lines = as_text(report_of("runs/" + "a" * 200, 6, [WARNING, finding])).splitlines()
+    lines = report_as_text(report_of("runs/" + "a" * 200, 6, [WARNING, finding])).splitlines()
     assert lines[0].endswith("a; NOT HEALTHY; a resume would start from step 6".replace("a;", "a:"))
     assert lines[-2] == f"to do: {long}"
     assert lines[-1] == "to do: nothing"

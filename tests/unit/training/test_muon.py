@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from speedtronic.model import ReferenceTransformer
-from speedtronic.training.optim import Together, build_optimizer, hidden_matrices
+from speedtronic.training.optimizers import Together, build_optimizer, hidden_matrices
 from tests.recipes import exact_recipe
 
 

@@ -1,0 +1,318 @@
+"""The configuration of a run: YAML, JSON or a dict becomes one frozen `SpeedtronicConfig`."""
+
+import json
+import os
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import xxhash
+from pydantic import Field, ValidationError, model_validator
+
+from speedtronic.config.fields import Section, fill, require
+from speedtronic.config.parsing import parse_file, parse_text
+from speedtronic.config.problems import explain, unknown_key
+from speedtronic.config.references import expand_path
+from speedtronic.config.sections import (
+    CheckpointConfig,
+    ChunkConfig,
+    DataConfig,
+    LoggingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    RunConfig,
+    SchedulerConfig,
+    ValidationConfig,
+)
+from speedtronic.config.yaml_text import write_yaml
+from speedtronic.errors import ConfigError
+from speedtronic.redaction import redact, redact_at, remember, show
+
+SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
+"""Keys of the top level that are short for the same key of `run`."""
+
+FLAGS = ("compile", "gradient_checkpointing")
+"""Keys of the top level that are values, not sections."""
+
+TRAJECTORY: dict[str, tuple[str, ...]] = {
+    "run": ("seed",),
+    "data": (
+        "text_path",
+        "tokenizer",
+        "dataset",
+        "dataset_args",
+        "synthetic",
+        "num_tokens",
+        "block_size",
+        "target_batch_size",
+        "shuffle",
+        "drop_last",
+        "seed",
+    ),
+    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
+    "scheduler": ("name", "warmup_steps", "max_steps", "min_lr_ratio"),
+    "precision": ("mode",),
+}
+"""What, besides all of `model`, decides the numbers a run computes; the rest is where, how fast."""
+
+
+class SpeedtronicConfig(Section):
+    """Everything a run is told, checked and with every default worked out.
+
+    Make one with `load`, `from_dict` or `override`: those raise ConfigError, with one line for each
+    problem, where the bare constructor raises pydantic's ValidationError.
+    """
+
+    run: RunConfig = Field(default_factory=RunConfig)
+    """What to run, where, how far."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The network."""
+    data: DataConfig = Field(default_factory=DataConfig)
+    """Samples and their order."""
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    """Held-out samples and when to look at them."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """The update rule."""
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    """The learning rate over time."""
+    precision: PrecisionConfig = Field(default_factory=PrecisionConfig)
+    """Number formats."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """When and where state is saved."""
+    chunk: ChunkConfig = Field(default_factory=ChunkConfig)
+    """How a run is split and retried."""
+    logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    """Messages and metrics."""
+    compile: bool = False
+    """Whether to run the model through torch.compile; faster, and not exact to the bit."""
+    gradient_checkpointing: bool = False
+    """Whether the model computes activations again in the backward pass, to save memory."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_shortcuts(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        short = {key: given[key] for key in SHORTCUTS if key in given}
+        rest = {key: value for key, value in given.items() if key not in short}
+        run = {} if rest.get("run") is None else rest["run"]
+        if not short or not isinstance(run, Mapping):
+            return rest
+        require(
+            *(
+                (
+                    run.get(key, value) == value,
+                    f"{key} is {show(value)} but run.{key}, which means the same, is "
+                    f"{show(run.get(key))}; leave one of them out",
+                )
+                for key, value in short.items()
+            )
+        )
+        return {**rest, "run": {**run, **short}}
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        # Copies, for a section that was passed in as an object is not ours to change.
+        data, chunk = self.data.model_copy(), self.chunk.model_copy()
+        longest, every = self.model.max_seq_len, self.checkpoint.every_steps
+        fill(data, block_size=longest, seed=self.run.seed)
+        fill(chunk, steps=every)
+        self.__dict__.update(data=data, chunk=chunk)
+        require(
+            (
+                data.block_size <= longest,
+                f"data.block_size is {data.block_size}; "
+                f"it must be at most model.max_seq_len, {longest}",
+            ),
+            (
+                data.text_path is None
+                or data.tokenizer is not None
+                or self.model.vocab_size >= 256,
+                f"model.vocab_size is {self.model.vocab_size}; "
+                "it must be at least 256 for data.text_path, which is read as bytes",
+            ),
+            (
+                self.checkpoint.keep_best is None or self.validation.every_steps is not None,
+                f"checkpoint.keep_best is {self.checkpoint.keep_best}; it needs "
+                "validation.every_steps, which is null",
+            ),
+            (
+                chunk.steps % every == 0,
+                f"chunk.steps is {chunk.steps}; "
+                f"it must be a multiple of checkpoint.every_steps, {every}",
+            ),
+        )
+        return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a YAML file, or a JSON one by its suffix `.json`, named by a path or a file:// URL.
+
+        Raises:
+            ConfigError: one line for each problem, each with the file's name.
+        """
+        source = os.fspath(path)
+        config = cls._validated(parse_file(source), f"{source}: ")
+        if _is_a_runs_own(source) and (lacking := config.lacking()):
+            raise ConfigError(
+                f"{source}: is damaged: a run writes every section there, and it lacks "
+                f"{', '.join(lacking)}; give the file that the run was begun with"
+            )
+        return config
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Self:
+        """Read what stands in a file that is called `source`; raises as `load`."""
+        return cls._validated(parse_text(text, source), f"{source}: ")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any] | None) -> Self:
+        """Check a nested mapping, as a file would hold it; None means all defaults."""
+        return cls._validated(given)
+
+    @classmethod
+    def _validated(cls, given: object, prefix: str = "") -> Self:
+        remember(given)
+        try:
+            config = cls.model_validate({} if given is None else given)
+        except ValidationError as error:
+            lines = [
+                prefix + line
+                for problem in error.errors()
+                for line in explain(problem, _sections(), SHORTCUTS + FLAGS)
+            ]
+            raise ConfigError("\n".join(lines)) from None
+        if config.model.is_reference and config.model.model_extra:
+            lines = [
+                prefix + unknown_key(("model", key), _sections(), SHORTCUTS + FLAGS)
+                for key in config.model.model_extra
+            ]
+            raise ConfigError("\n".join(lines))
+        return config
+
+    def lacking(self) -> list[str]:
+        """The sections and flags that were not given; a run's own config.yaml has them all."""
+        return [name for name in type(self).model_fields if name not in self.model_fields_set]
+
+    def override(self, changes: Mapping[str, object]) -> Self:
+        """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
+
+        They go on top of what was given, so values that follow a changed one follow it again. A key
+        may reach into a mapping of one's own: `data.dataset_args.n`, `model.layers.width`.
+
+        Raises:
+            ConfigError: one line for each problem.
+        """
+        given = self.model_dump(exclude_unset=True)
+        for key, value in _full_keys(changes).items():
+            section, dot, field = key.partition(".")
+            if not dot:
+                given[key] = value  # an unknown key, which the validation names
+            elif _is_own(section, field):
+                _set(given, key, value)
+            else:
+                given.setdefault(section, {})[field] = value
+        return self._validated(given)
+
+    def to_dict(self, redact_secrets: bool = False) -> dict[str, Any]:
+        """Return all values, defaults too, as plain JSON types; `from_dict` gives an equal one."""
+        values = self.model_dump(mode="json")
+        if not self.model.is_reference:  # a factory gets what was given, not our model's defaults
+            values["model"] = {"name": self.model.name, **self.model.given()}
+        return redact(values) if redact_secrets else values
+
+    def to_yaml(self, redact_secrets: bool = False) -> str:
+        """Return `to_dict` as YAML."""
+        return write_yaml(self.to_dict(redact_secrets))
+
+    def fingerprint(self) -> str:
+        """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
+        values = self.to_dict(redact_secrets=True)  # as far as they can be known to a reader
+        kept = {
+            section: {key: values[section][key] for key in keys}
+            for section, keys in TRAJECTORY.items()
+        }
+        text = json.dumps({**kept, "model": values["model"]}, sort_keys=True, separators=(",", ":"))
+        return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
+
+    def under_output_dir(self, path: str) -> str:
+        """Join a relative path to run.output_dir; return an absolute one or a URL as it is.
+
+        Environment variables, `${NAME}`, and a leading `~` are expanded.
+        """
+        path = expand_path(path)
+        return path if "://" in path else posixpath.join(expand_path(self.run.output_dir), path)
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Folder or URL of the checkpoints."""
+        return self.under_output_dir(self.checkpoint.directory)
+
+
+def _is_a_runs_own(source: str) -> bool:
+    """Whether a file is the config.yaml that a run has written to its output directory."""
+    path = Path(source.removeprefix("file://"))
+    beside = (path.with_name(name) for name in ("run.json", "metrics.jsonl", ".lock"))
+    return path.name == "config.yaml" and any(map(os.path.lexists, beside))
+
+
+def take_target(
+    config: SpeedtronicConfig, overrides: Mapping[str, object]
+) -> tuple[SpeedtronicConfig, int | None]:
+    """Apply `overrides`, but return run.max_steps, checked like the others, instead of storing it.
+
+    Only the command line's --max-steps may move the schedule's horizon; every other caller's is a
+    target. It is None where `overrides` has none.
+    """
+    changes = _full_keys(overrides)
+    changed = config.override(changes)
+    if "run.max_steps" not in changes:
+        return changed, None
+    del changes["run.max_steps"]
+    return config.override(changes), changed.run.max_steps
+
+
+def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
+    """Write shortcuts out as run.*, and refuse whole sections and a key with two values."""
+    full: dict[str, object] = {}
+    for short, value in changes.items():
+        key = f"run.{short}" if short in SHORTCUTS else short
+        if key in SpeedtronicConfig.model_fields and key not in FLAGS:
+            raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
+        if key in full and full[key] != value:
+            both = (show(redact_at([key], given)) for given in (full[key], value))
+            raise ConfigError(f"{key} is given twice, as {' and as '.join(both)}")
+        full[key] = value
+    return full
+
+
+def _is_own(section: str, field: str) -> bool:
+    """Whether `field` may name a key within a mapping that is for the user's own code."""
+    key = field.partition(".")[0]
+    if section == "model":
+        return key not in ModelConfig.model_fields
+    return section in ("data", "validation") and key == "dataset_args"
+
+
+def _set(given: dict[str, Any], dotted: str, value: object) -> None:
+    """Set one key of nested mappings, making those that are not there."""
+    *folders, last = dotted.split(".")
+    for depth, folder in enumerate(folders, start=1):
+        inner = given.get(folder)
+        if not isinstance(inner, Mapping | None):
+            path, kind = ".".join(folders[:depth]), "list" if isinstance(inner, list) else "value"
+            raise ConfigError(f"{dotted}: {path} is a {kind}, not a mapping; give it as a whole")
+        given[folder] = dict(inner or {})
+        given = given[folder]
+    given[last] = value
+
+
+def _sections() -> dict[str, list[str]]:
+    """The keys of each section."""
+    return {
+        name: list(field.annotation.model_fields)
+        for name, field in SpeedtronicConfig.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }

@@ -1,0 +1,1 @@
+"""Prefect flows that train, recover and show runs. Nothing outside this package imports prefect."""

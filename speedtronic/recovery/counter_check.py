@@ -1,0 +1,18 @@
+"""What is wrong with a checkpoint that loads. Pure."""
+
+from collections.abc import Iterator
+
+from speedtronic.checkpoint import Manifest
+from speedtronic.worker.load import Facts
+
+
+def disagreements(manifest: Manifest, facts: Facts) -> list[str]:
+    """Each contradiction in what a checkpoint says of itself, and each number that is none."""
+    return [*facts.disagreements, *_tensors(manifest, facts)]
+
+
+def _tensors(manifest: Manifest, facts: Facts) -> Iterator[str]:
+    if facts.state_digest != manifest.state_digest:
+        yield f"{facts.state_digest} was loaded, the manifest has {manifest.state_digest}"
+    if facts.not_finite:
+        yield f"NaN or infinity in {', '.join(facts.not_finite)}"

@@ -1,0 +1,154 @@
+"""One writer per run: a lock that the operating system drops when its holder dies.
+
+An flock on `.lock`, so a dead process never blocks. The file's content names the holder, for the
+message of whoever is refused, and tells a process that was stopped for long whether it is still
+the one: an operator may have removed the file, or a file system may keep no locks.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from speedtronic.errors import OutputDirError, RunLockedError
+from speedtronic.machine_errors import may_pass
+from speedtronic.storage.base import FILE, Storage
+from speedtronic.storage.lease import Lease
+from speedtronic.storage.local import what_is
+from speedtronic.storage.lock_record import (
+    Record,
+    describe,
+    from_bytes,
+    lost,
+    this_process,
+    to_bytes,
+)
+from speedtronic.storage.names import LOCK
+from speedtronic.storage.objects import ObjectStorage
+from speedtronic.storage.probe import what_does_not_hold
+from speedtronic.storage.regular_files import disk_errors, storage_error
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # to unlock
+MAX_BYTES = 2**16  # of a lock's content; a holder's record is far smaller
+
+
+class RunLock:
+    """The lock of the directory `root`; held from `acquire` until `release` or death.
+
+    Forked children (loader workers) do not keep it: filelock closes its descriptor in them.
+
+    Args:
+        root: of the checkpoints, or a run's output directory.
+        warn: whether `acquire` says what the file system does not promise to checkpoints.
+    """
+
+    def __init__(self, root: str, *, warn: bool = True) -> None:
+        self._warn = warn
+        self._root = Path(root)
+        self._path = self._root / LOCK
+        self._lock = FileLock(self._path, thread_local=False)
+        self._record: Record = {}
+        self._file = (0, 0)
+
+    def acquire(self) -> None:
+        """Take the lock or fail at once.
+
+        Raises:
+            RunLockedError: another process holds it; the message names host and pid.
+            OutputDirError: it cannot be taken here.
+            StorageError: it cannot be taken now; it is free, and another try may succeed.
+        """
+        with disk_errors(f"cannot lock {self._path}"):
+            kind = what_is(self._path)
+            if kind not in ("", FILE):
+                raise OutputDirError(f"cannot lock {self._path}: it is {kind}; remove it")
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise RunLockedError(
+                    f"{self._root} is being trained by {describe(holder(self._root))}; "
+                    "wait for it to end, or stop it"
+                ) from None
+            self._record = this_process()
+            try:
+                self._file = _write(self._path, to_bytes(self._record))
+            except BaseException:
+                self.release()
+                raise
+        for warning in what_does_not_hold(self._root) if self._warn else ():
+            logger.warning("%s", warning)
+
+    def confirm(self) -> None:
+        """Return if the lock is still this process's.
+
+        Raises:
+            RunLockedError: the file was replaced or removed; names who has the lock now.
+            StorageError: it cannot be read now.
+        """
+        try:
+            content, file = _read(self._path)
+        except OSError as error:
+            if may_pass(error):
+                raise storage_error(f"cannot read {self._path}", error) from error
+            content, file = b"", (0, 0)
+        record = from_bytes(content)
+        if file != self._file or record.get("token") != self._record["token"]:
+            raise lost(str(self._root), record)
+
+    def is_of(self, other: "RunLock") -> bool:
+        """Whether both are of one directory."""
+        return self._root.resolve() == other._root.resolve()
+
+    def release(self) -> None:
+        """Give the lock up; the file stays.
+
+        Raises:
+            StorageError: the system does not let go of it before this process ends.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                self._lock.release()
+                break
+            except OSError as error:  # the lock is held still
+                if attempt == ATTEMPTS - 1:
+                    raise storage_error(f"cannot unlock {self._path}", error) from error
+
+
+def open_lock(storage: Storage) -> RunLock | Lease:
+    """The lock of one writer for a storage; not taken yet."""
+    return Lease(storage) if isinstance(storage, ObjectStorage) else RunLock(storage.root)
+
+
+def holder(root: str | Path) -> Record:
+    """Who last took the lock of a directory: host, pid, since; empty when unknown."""
+    with contextlib.suppress(OSError):
+        return from_bytes(_read(Path(root) / LOCK)[0])
+    return {}
+
+
+def _write(path: Path, content: bytes) -> tuple[int, int]:
+    """Overwrite a file that is no link; returns which file that is."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        return _identity(descriptor)
+
+
+def _read(path: Path) -> tuple[bytes, tuple[int, int]]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(MAX_BYTES), _identity(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    """While we hold it open, no other file can have its number."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,103 @@
+"""What the store's promises rest on, tried out in a local directory before they are relied on."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from speedtronic.machine_errors import may_pass
+from speedtronic.storage.names import LOCK, temporary_name
+
+_NETWORK = re.compile(
+    r"nfs\d?|cifs|smb\w*|9p|lustre|ceph|glusterfs|gpfs|beegfs|afs|ocfs2|gfs2|fuse(\..+)?"
+)
+
+
+def what_does_not_hold(root: Path) -> list[str]:
+    """Warnings, one line each, of what is not promised in `root`, whose lock is held.
+
+    Takes a few file operations; leaves nothing behind.
+    """
+    warnings = []
+    kind = file_system(root, _mounts())
+    if _NETWORK.fullmatch(kind):
+        warnings.append(
+            f"{root} is on a network file system ({kind}): that a second machine is kept out, and "
+            "that a save survives a power failure, is only as sure as its server makes flock, "
+            "rename and fsync; see docs/storage.md"
+        )
+    if not _excludes(root / LOCK):
+        warnings.append(
+            f"{root}: its file system keeps no locks (flock), so nothing keeps a second process "
+            "out; let only one train there; see docs/storage.md"
+        )
+    if problem := _renaming_problem(root):
+        warnings.append(
+            f"{root}: renaming does not replace a file here ({problem}), so a crash may leave a "
+            "save half done; keep checkpoints elsewhere; see docs/storage.md"
+        )
+    return warnings
+
+
+def file_system(path: Path, mounts: Iterable[str]) -> str:
+    """The type, such as `ext4` or `nfs4`, of the file system that holds `path`.
+
+    Args:
+        mounts: the lines of Linux's /proc/self/mountinfo; elsewhere none, and the type is empty.
+    """
+    path = path.resolve()
+    kind, longest = "", -1
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        point = Path(_unescaped(before.split()[4]))
+        # Of two mounts on one point the later one is seen.
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            kind, longest = after.split()[0], len(point.parts)
+    return kind
+
+
+def _mounts() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    return []
+
+
+def _unescaped(point: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), point)
+
+
+def _excludes(lock: Path) -> bool:
+    """Whether a lock that is held cannot be taken through a second open file."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True  # says nothing
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _renaming_problem(root: Path) -> str:
+    """Why one file does not take another's name; empty when it does."""
+    old, new = (root / temporary_name("probe") for _ in range(2))
+    try:
+        old.write_bytes(b"old")
+        new.write_bytes(b"new")
+        new.replace(old)
+        found, left = old.read_bytes(), new.exists()
+    except OSError as error:
+        return "" if may_pass(error) else error.strerror or str(error)  # or it says nothing
+    finally:
+        for file in (old, new):
+            with suppress(OSError):
+                file.unlink()
+    return "" if found == b"new" and not left else "the old content is still there"
