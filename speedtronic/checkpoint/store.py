@@ -242,6 +242,8 @@ class CheckpointStore:
                 reason = f"made way for another state of step {step}: {identity}"
             else:
                 candidate.check()
+                # Its names may not be durable: the save that made them may have failed at that.
+                self._storage.sync_folder()
                 self._repair_pointer(manifest.pointer())
                 return manifest.pointer()
         except CorruptError as error:

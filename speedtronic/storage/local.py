@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 from speedtronic.errors import StorageError
 from speedtronic.storage.base import FILE, full_error
 from speedtronic.storage.direct_file import DirectFile
+from speedtronic.storage.regular_files import reader
 
 _KINDS = (
     (stat.S_ISREG, FILE),
@@ -71,7 +72,7 @@ class LocalStorage:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(errno.EINVAL, "not a regular file")
-            return os.fdopen(descriptor, "rb")
+            return reader(descriptor)
 
     def create(self, name: str) -> BinaryIO:
         with self._errors("create", name):

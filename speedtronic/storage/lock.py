@@ -30,7 +30,7 @@ from speedtronic.storage.lock_record import (
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
 from speedtronic.storage.probe import what_does_not_hold
-from speedtronic.storage.regular_files import disk_errors, storage_error
+from speedtronic.storage.regular_files import disk_errors, reader, storage_error
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def _write(path: Path, content: bytes) -> tuple[int, int]:
 
 def _read(path: Path) -> tuple[bytes, tuple[int, int]]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with reader(descriptor) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         return file.read(MAX_BYTES), _identity(descriptor)

@@ -6,6 +6,7 @@ and a pipe or a socket makes nobody wait.
 """
 
 import errno
+import io
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from speedtronic.errors import (
     CorruptError,
@@ -25,6 +26,8 @@ from speedtronic.errors import (
     StorageFullError,
 )
 from speedtronic.machine_errors import may_pass
+
+_T = TypeVar("_T")
 
 LIMIT_BYTES = 64 * 2**20  # a report of some hundred thousand chunks
 
@@ -36,6 +39,38 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
+
+
+class _BlockingFile(io.FileIO):
+    """A file whose reads fail where the system says EAGAIN; by itself Python returns None then,
+    which a buffered reader takes for the end of the file."""
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = _arrived(super().readinto(buffer), self.name)
+        return count
+
+    def readall(self) -> bytes:
+        return _arrived(super().readall(), self.name)
+
+    def read(self, size: int | None = -1) -> bytes:
+        data: bytes = _arrived(super().read(-1 if size is None else size), self.name)
+        return data
+
+
+def _arrived(result: "_T | None", name: Any) -> _T:
+    """Return `result` unless it is None.
+
+    Raises:
+        BlockingIOError: it is.
+    """
+    if result is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), name)
+    return result
+
+
+def reader(descriptor: int) -> BinaryIO:
+    """Return a buffered reader that owns `descriptor`; a read that cannot be done is an OSError."""
+    return io.BufferedReader(_BlockingFile(descriptor, "rb"))
 
 
 def other_kind(path: Path) -> str:
@@ -92,7 +127,7 @@ def open_to_read(path: Path) -> BinaryIO:
         StorageError, OutputDirError: it cannot be read.
     """
     try:
-        return os.fdopen(_open(path, os.O_RDONLY), "rb")
+        return reader(_open(path, os.O_RDONLY))
     except FileNotFoundError:
         raise
     except OSError as error:

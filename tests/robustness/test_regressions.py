@@ -201,3 +201,26 @@ def test_a_quarantine_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> No
         CheckpointStore(LocalStorage(root), keep_last=3).select()
     assert names(elsewhere) == []
     assert (root / PAYLOAD).read_bytes() == b"rot"
+
+
+def test_a_save_that_is_repeated_makes_the_names_of_the_first_try_durable() -> None:
+    """The pointer stood already, byte for byte, so nothing synced the folder any more."""
+    refused, number = 0, 0
+    while True:
+        disk = saved(2, 4, 6)
+        storage = Failpoints(disk)
+        store = CheckpointStore(storage, keep_last=3)
+        store.select()
+        disk.damage(PAYLOAD, b"rot")
+        storage.arm(number, "ENOSPC")
+        try:
+            store.save(state_at(6))
+        except StorageError:
+            store.save(state_at(6))
+        if not storage.fired:
+            break
+        refused += storage.fired == "sync_folder"
+        for _, cut in disk.power_losses(4, random.Random(number)):
+            assert selected(cut) == 6, f"operation {number}: {storage.fired}"
+        number += 1
+    assert refused > 2
