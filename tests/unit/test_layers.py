@@ -104,6 +104,18 @@ def test_a_module_imports_what_lies_below_it(module: str) -> None:
         assert fine, f"{module} imports {name}"
 
 
+def test_the_architecture_page_has_the_same_list() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.partition("## Layers")[2].split("```")[1]
+    assert [line.split(" | ") for line in block.strip().splitlines()] == LAYERS
+
+
+def test_the_root_is_small() -> None:
+    assert len(LAYERS) <= 13
+    loose = [path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")]
+    assert len(loose) <= 10
+
+
 def test_the_rule_would_notice(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
