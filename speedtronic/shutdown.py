@@ -1,7 +1,8 @@
-"""What signals do to training: SIGTERM, SIGINT and SIGHUP stop it, SIGUSR1 saves and goes on.
+"""Handles the signals that stop training or ask for a checkpoint.
 
-A stop loses nothing that was trained: an update at hand ends, or is undone whole. What only waits
-(for data, for a validation) is interrupted by `Interrupted`, which nothing else may catch.
+SIGTERM, SIGINT and SIGHUP stop training; SIGUSR1 saves a checkpoint and training goes on. A stop
+loses no completed update: the current one is finished, or undone as a whole. Waits (for data, for a
+validation) are interrupted by the exception `Interrupted`, which no other code may catch.
 """
 
 import os
@@ -12,27 +13,30 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAVE_SIGNAL = signal.SIGUSR1
 ALL_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)
 
-# `timeout`, `uv run`, a terminal and Slurm's steps may each send the same signal, once to the
-# process and once to its group.
+# `timeout`, `uv run`, a terminal and Slurm's steps may each send one signal twice: to the process
+# and to its process group. A repetition within this time is ignored.
 SAME_SIGNAL_S = 1.0
-SAVE_PATIENCE_S = 2.0  # how long a save that was asked for waits for the end of an update
+SAVE_PATIENCE_S = 2.0  # how long a requested save waits before it interrupts a wait for data
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""What `signal.signal` returns and takes; None for a handler that Python did not install."""
 
 
 class Interrupted(BaseException):
-    """A signal came while training waited for something that can be repeated."""
+    """Raised by a signal handler while training waits for something that can be repeated."""
 
 
-class Waiting:
+class InterruptibleWait:
     """A context in which `interrupt` raises `Interrupted`, at most once; outside it does nothing.
 
-    Entered in one thread at a time; `interrupt` raises only when called in that thread, as a signal
-    handler is. What has to be put back after an interruption belongs outside the context.
+    Only one thread at a time may enter it, and `interrupt` raises only in that thread; a signal
+    handler runs in the main thread. Clean-up after an interruption belongs outside the context.
     """
 
     def __init__(self) -> None:
@@ -52,8 +56,8 @@ class Waiting:
             raise Interrupted
 
 
-class Answering(Protocol):
-    """What trains, as signals see it; `Trainer` is one. Both are safe in a signal handler."""
+class SignalTarget(Protocol):
+    """What the signal handlers need of a trainer. Each member may be used in a signal handler."""
 
     def request_stop(self) -> None: ...
     def request_save(self) -> None: ...
@@ -62,26 +66,26 @@ class Answering(Protocol):
 
 
 class SaveSignal:
-    """A handler of SIGUSR1: asks `trainer` to save, now or as soon as there is one.
+    """Handles SIGUSR1: asks the trainer to save, or remembers the request until one is attached.
 
-    An update that is being made is waited for. A wait for data or a validation that lasts for more
-    than `SAVE_PATIENCE_S` is interrupted by the same signal, and begins anew after the save.
+    The save happens after the current update. If training still waits for data, or validates, after
+    `SAVE_PATIENCE_S`, the same signal is sent again and interrupts that; it is done anew later.
     """
 
     def __init__(self) -> None:
-        self._trainer: Answering | None = None
+        self._trainer: SignalTarget | None = None
         self._early = False
         self._again: threading.Timer | None = None
         self._received_at = -SAME_SIGNAL_S
 
-    def attach(self, trainer: Answering) -> None:
-        """From now on `trainer` is asked."""
+    def attach(self, trainer: SignalTarget) -> None:
+        """Send requests to `trainer` from now on, one that came earlier included."""
         self._trainer = trainer
         if self._early:
             trainer.request_save()
 
     def close(self) -> None:
-        """Send no signal any more; to be called before the handler is taken away."""
+        """Cancel the repeated signal; call this before removing the handler."""
         if self._again is not None:
             self._again.cancel()
             self._again.join()
@@ -100,33 +104,33 @@ class SaveSignal:
         self._again.start()
         trainer.request_save()
 
-    def _ask_again(self, trainer: Answering, thread: int) -> None:
+    def _ask_again(self, trainer: SignalTarget, thread: int) -> None:
         if trainer.save_requested:
             self._received_at = -SAME_SIGNAL_S
             signal.pthread_kill(thread, SAVE_SIGNAL)
 
 
 class TrainingSignals:
-    """Handlers while a run is built, trained and closed; a context manager.
+    """Installs signal handlers while a run is built, trained and closed; a context manager.
 
-    The first stop signal is turned into `request_stop` of the attached trainer, and raised when the
-    context ends. Before there is a trainer, and when it comes again more than a second later, it
-    does at once what it did before. A signal that was ignored stays ignored, as under `nohup`.
-    Outside the main thread, where Python allows no handlers, nothing is changed.
+    The first stop signal calls `request_stop` of the attached trainer and is raised again when the
+    context ends. A stop signal acts at once, as without these handlers, if no trainer is attached
+    yet or if it is repeated more than a second later. Signals that were ignored stay ignored, as
+    under `nohup`. Outside the main thread, where Python allows no handlers, nothing is changed.
     """
 
     def __init__(self) -> None:
-        self._former: dict[int, Any] = {}
-        self._trainer: Answering | None = None
+        self._former: dict[int, Handler] = {}
+        self._trainer: SignalTarget | None = None
         self._on_save = SaveSignal()
         self._received: tuple[int, float] | None = None
 
-    def attach(self, trainer: Answering) -> None:
-        """From now on `trainer` is stopped and asked to save."""
+    def attach(self, trainer: SignalTarget) -> None:
+        """Deliver stop and save requests to `trainer` from now on."""
         self._on_save.attach(trainer)
         self._trainer = trainer
         if self._former:
-            signal.set_wakeup_fd(-1)  # of `ended_within`: from here on there may be a save to make
+            signal.set_wakeup_fd(-1)  # ends `enforce_grace_period`: a save may take longer
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -138,7 +142,7 @@ class TrainingSignals:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._on_save.close()
-        put_back(self._former)
+        restore_handlers(self._former)
         if self._received is not None and error is None:
             signal.raise_signal(self._received[0])
 
@@ -150,17 +154,17 @@ class TrainingSignals:
         if first and self._trainer is not None:
             self._trainer.request_stop()
         else:
-            put_back(self._former)
+            restore_handlers(self._former)
             signal.raise_signal(number)
 
 
 @contextmanager
-def ended_within(grace_s: float, end: Callable[[int], None]) -> Iterator[None]:
-    """Call `end` with a stop signal if the block has not ended `grace_s` after it came.
+def enforce_grace_period(grace_s: float, end: Callable[[int], None]) -> Iterator[None]:
+    """Call `end(signal)` if the block is still running `grace_s` seconds after a stop signal.
 
-    From another thread, so that it is called also while the main thread is in native code or in a
-    system call that is not interrupted, where no handler runs. Training, once it has begun, answers
-    by itself.
+    `end` is called in another thread, so it also works while the main thread is in native code or
+    in a system call that cannot be interrupted, where no Python handler runs. It is switched off
+    once a trainer is attached, which handles stop signals itself.
     """
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
@@ -183,10 +187,11 @@ def ended_within(grace_s: float, end: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Hold signals back in this thread, and in processes that it starts until they let them come.
+def block_signals() -> Iterator[None]:
+    """Block all handled signals in this thread, and in the processes that it starts meanwhile.
 
-    Until its own handlers stand, a new process would end on Ctrl-C, or on a request to save.
+    A new process calls `unblock_signals` once its own handlers are installed; before that, Ctrl-C
+    or a request to save would end it.
     """
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
     try:
@@ -195,17 +200,17 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def let_come() -> None:
-    """End in this process what `held_back` began in its parent."""
+def unblock_signals() -> None:
+    """Unblock in this process the signals that its parent blocked with `block_signals`."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
 
 
 @contextmanager
-def passed_on(child_pid: Callable[[], int | None]) -> Iterator[None]:
-    """Handlers for the parent of a process that trains: SIGUSR1 goes to it, SIGHUP is SIGTERM.
+def forward_signals(child_pid: Callable[[], int | None]) -> Iterator[None]:
+    """Forward SIGUSR1 to the training child, and treat SIGHUP as SIGTERM; for its parent process.
 
-    SIGTERM and SIGINT stay as they are: they end the parent, which then stops the process. Outside
-    the main thread nothing is changed.
+    SIGTERM and SIGINT are left alone: they end the parent, which then stops the child. Outside the
+    main thread nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -218,54 +223,16 @@ def passed_on(child_pid: Callable[[], int | None]) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    former: dict[int, Any] = {SAVE_SIGNAL: signal.signal(SAVE_SIGNAL, save)}
+    former: dict[int, Handler] = {SAVE_SIGNAL: signal.signal(SAVE_SIGNAL, save)}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         former[signal.SIGHUP] = signal.signal(signal.SIGHUP, stop)
     try:
         yield
     finally:
-        put_back(former)
+        restore_handlers(former)
 
 
-def put_back(former: Mapping[int, Any]) -> None:
-    """Install the handlers that `signal.signal` returned; those that are not Python's are lost."""
+def restore_handlers(former: Mapping[int, Handler]) -> None:
+    """Install what `signal.signal` returned; handlers that Python did not install are lost."""
     for number, handler in former.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-POLL_S = 0.2
-
-
-def end_with_parent(parent_pid: int) -> None:
-    """End this process, by SIGKILL, within `POLL_S` of its parent's end; at once if already so.
-
-    Nothing is flushed and no cleanup runs: what must survive is durable before, as for any crash.
-
-    A thread that polls is the one way without a gap. PR_SET_PDEATHSIG fires when the spawning
-    *thread* ends, not the process; torch's own loader workers look only every 5 s; and a pipe that
-    closes with its owner stays open in grandchildren that inherited it. The thread stands still
-    once the interpreter shuts down, which takes a second with torch: where a process sees for
-    itself that its parent is gone, it ends by `end_as_orphan`, not by returning.
-
-    Args:
-        parent_pid: the direct parent, as it knew itself (`os.getpid()` there): asking here for
-            `os.getppid()` would miss a parent that ended before the call.
-    """
-    _end_if_orphan(parent_pid)
-    threading.Thread(target=_watch, args=(parent_pid,), name="end-with-parent", daemon=True).start()
-
-
-def _watch(parent_pid: int) -> None:
-    never = threading.Event()
-    while not never.wait(POLL_S):
-        _end_if_orphan(parent_pid)
-
-
-def end_as_orphan() -> None:
-    """End this process at once, as `end_with_parent` would in a moment."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _end_if_orphan(parent_pid: int) -> None:
-    if os.getppid() != parent_pid:
-        end_as_orphan()

@@ -22,7 +22,7 @@ from speedtronic.config.config import SpeedtronicConfig, take_target
 from speedtronic.config.parsing import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 from speedtronic.redaction import scrub
-from speedtronic.shutdown import SAVE_SIGNAL, ended_within
+from speedtronic.shutdown import SAVE_SIGNAL, enforce_grace_period
 from speedtronic.worker import openmp
 
 # torch takes over a second to import, so what needs it is imported where it is used.
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _install_handlers(trains)
     try:
-        with ended_within(STOP_S, end):
+        with enforce_grace_period(STOP_S, end):
             return command(args)
     except SpeedtronicError as error:
         _report(str(error), args.debug)

@@ -14,7 +14,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from speedtronic.shutdown import ALL_SIGNALS, end_with_parent, held_back, let_come
+from speedtronic.liveness import end_with_parent
+from speedtronic.shutdown import ALL_SIGNALS, block_signals, unblock_signals
 
 GRACE_S = 0.5
 
@@ -37,7 +38,7 @@ class WorkerInit:
         for number in ALL_SIGNALS:
             signal.signal(number, _left_to_the_trainer)
             signal.siginterrupt(number, False)
-        let_come()
+        unblock_signals()
         if self._then is not None:
             self._then(worker_id)
 
@@ -54,7 +55,7 @@ def starting_workers() -> Iterator[None]:
     they are held back only while it forks: the first worker may have to be waited for.
     """
     global _starting
-    with nullcontext() if START_METHOD == "fork" else held_back():
+    with nullcontext() if START_METHOD == "fork" else block_signals():
         _starting = True
         try:
             yield

@@ -11,7 +11,7 @@ import torch
 
 from speedtronic.errors import DataError, NonFiniteError, UsageError
 from speedtronic.liveness import report_progress
-from speedtronic.shutdown import Interrupted, Waiting
+from speedtronic.shutdown import Interrupted, InterruptibleWait
 from speedtronic.training.batch import compute_loss, count_labels, to_device
 from speedtronic.training.compilation import Compiled
 from speedtronic.training.metrics import Hook
@@ -105,7 +105,7 @@ class Trainer:
         self._saved_step = state.step  # what a run begins with is on disk, or is step 0
         self._first_update = True
         self._validated_step = state.step if state.is_validated else None
-        self._waiting = Waiting()
+        self._waiting = InterruptibleWait()
         self._skipped_in_a_row = 0
         # Not by requires_grad, which may change: what is frozen has no gradient and counts nothing.
         optimized = {id(p) for group in state.optimizer.param_groups for p in group["params"]}

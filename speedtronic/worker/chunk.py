@@ -15,7 +15,7 @@ from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import WorkerDied, WorkerError, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
-from speedtronic.shutdown import passed_on
+from speedtronic.shutdown import forward_signals
 from speedtronic.worker.hang_watch import Watch, cpu_s
 from speedtronic.worker.poison import Suspicion
 from speedtronic.worker.process import Child
@@ -126,7 +126,7 @@ class ChunkWorker:
         self._discard()
 
     def __enter__(self) -> Self:
-        self._signals.enter_context(passed_on(lambda: self.pid))
+        self._signals.enter_context(forward_signals(lambda: self.pid))
         return self
 
     def __exit__(self, *_: object) -> None:

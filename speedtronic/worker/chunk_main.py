@@ -35,12 +35,13 @@ from speedtronic import liveness
 from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import CheckpointError, NonFiniteError, StorageError, UsageError
+from speedtronic.liveness import end_as_orphan, end_with_parent
 from speedtronic.redaction import scrub
 from speedtronic.run_directory import logging_path
 from speedtronic.runtime import build_runtime
 from speedtronic.runtime.progress import PlainProgress, configure_logging
 from speedtronic.runtime.runtime import Runtime
-from speedtronic.shutdown import SaveSignal, end_as_orphan, end_with_parent, let_come
+from speedtronic.shutdown import SaveSignal, unblock_signals
 
 STEP_EVENT_EVERY_S = 0.2
 ALIVE_EVENT_EVERY_S = 0.2
@@ -69,7 +70,7 @@ def _tell_of_life(events: Events) -> None:
     """Pass on, a few times a second, what `liveness` has heard, if that is something new."""
     told, never = None, threading.Event()
     while not never.wait(ALIVE_EVENT_EVERY_S):
-        sign = liveness.latest_sign()
+        sign = liveness.current_activity()
         if sign != told:
             events.send("alive", doing=sign.doing, computing=sign.computing)
         told = sign
@@ -117,7 +118,7 @@ class ChunkProcess:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGUSR1, self._on_save)
-        let_come()
+        unblock_signals()
 
     def handle(self, request: dict[str, Any]) -> None:
         """Answer one request with `done` or `failed`."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, cast
 
 from speedtronic.checkpoint import Manifest
-from speedtronic.shutdown import held_back
+from speedtronic.shutdown import block_signals
 from speedtronic.worker import openmp
 
 SPARE_BYTES = 256 * 2**20
@@ -106,7 +106,7 @@ class LoadProcess:
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        with held_back():  # what this process answers, the other need not
+        with block_signals():  # what this process answers, the other need not
             self._process = subprocess.Popen(
                 # -P: what lies in the working directory, maybe the run's, is not imported.
                 [sys.executable, "-P", "-m", "speedtronic.worker.load_main", str(os.getpid())],

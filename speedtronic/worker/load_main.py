@@ -25,8 +25,8 @@ from speedtronic.checkpoint.agreement import disagreements
 from speedtronic.checkpoint.candidates import Candidate
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+from speedtronic.liveness import end_as_orphan, end_with_parent
 from speedtronic.machine_errors import OUT_OF_MEMORY, is_of_the_machine
-from speedtronic.shutdown import end_as_orphan, end_with_parent
 
 COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
 MAX_NAMED = 3

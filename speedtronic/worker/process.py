@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from speedtronic.errors import WorkerDied
-from speedtronic.shutdown import held_back
+from speedtronic.shutdown import block_signals
 from speedtronic.worker import openmp
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
@@ -23,7 +23,7 @@ class Child:
         read_fd, write_fd = os.pipe()
         command = [sys.executable, "-m", "speedtronic.worker.chunk_main", str(write_fd)]
         try:
-            with held_back():
+            with block_signals():
                 self._process = subprocess.Popen(
                     [*command, str(os.getpid())],
                     stdin=subprocess.PIPE,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from speedtronic import liveness
-from speedtronic.liveness import Sign, latest_sign, report_idle, report_progress
+from speedtronic.liveness import Activity, current_activity, report_idle, report_progress
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +23,17 @@ def beside(*told: str | int) -> None:
 
 
 def test_the_last_word_counts_and_how_far_it_is() -> None:
-    assert latest_sign() == Sign("starting", True)
+    assert current_activity() == Activity("starting", True)
     report_progress("importing", computing=True)
     report_progress("loading a checkpoint, bytes", 3, 7)
-    assert latest_sign() == Sign("loading a checkpoint, bytes: 3 of 7", False)
+    assert current_activity() == Activity("loading a checkpoint, bytes: 3 of 7", False)
     report_progress("validating, batches", 7)
-    assert latest_sign() == Sign("validating, batches: 7", False)
+    assert current_activity() == Activity("validating, batches: 7", False)
 
 
 def test_a_thread_beside_does_not_hide_what_the_main_one_does() -> None:
     report_progress("waiting for data")
     beside("writing, bytes", 5)
-    assert latest_sign() == Sign("waiting for data (beside it writing, bytes: 5)", False)
+    assert current_activity() == Activity("waiting for data (beside it writing, bytes: 5)", False)
     report_idle()
-    assert latest_sign() == Sign("waiting for data", False)
+    assert current_activity() == Activity("waiting for data", False)

@@ -11,7 +11,7 @@ from tests.waiting import Processes
 
 CHILD = """
 import os, sys, threading
-from speedtronic.shutdown import end_with_parent
+from speedtronic.liveness import end_with_parent
 end_with_parent({parent})
 print(os.getpid(), flush=True)
 {then}
