@@ -1,7 +1,7 @@
 """Data and tokenizers as a user would write them, named in configurations by the tests."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -124,44 +124,43 @@ class Indexed(torch.utils.data.Dataset[Item]):
         return item(index)
 
 
-def augmented(args: Mapping[str, Any]) -> Augmented:
-    return Augmented(**args)
+def augmented(num_items: int = 22) -> Augmented:
+    return Augmented(num_items)
 
 
-def stream(args: Mapping[str, Any]) -> Stream:
-    return Stream(**args)
+def stream(num_items: int = 22) -> Stream:
+    return Stream(num_items)
 
 
-def counting_stream(args: Mapping[str, Any]) -> CountingStream:
-    return CountingStream(**args)
+def counting_stream(num_items: int = 22) -> CountingStream:
+    return CountingStream(num_items)
 
 
-def epoch_stream(args: Mapping[str, Any]) -> EpochStream:
-    return EpochStream(**args)
+def epoch_stream(num_items: int = 22) -> EpochStream:
+    return EpochStream(num_items)
 
 
-def stateful_stream(args: Mapping[str, Any]) -> StatefulStream:
-    return StatefulStream(**args)
+def stateful_stream(num_items: int = 22) -> StatefulStream:
+    return StatefulStream(num_items)
 
 
-def stateful_loader(args: Mapping[str, Any]) -> Any:
+def stateful_loader(*, of: str = "map", num_items: int = 22, **options: Any) -> Any:
     """torchdata's loader: shuffled "map", or "stream", "stateful" or "hf" in their own order."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    given = {"of": "map", "num_items": 22, "num_workers": 2, "batch_size": 4, **args}
-    num_items, kind = given.pop("num_items"), given.pop("of")
-    if kind == "map":
+    given: dict[str, Any] = {"num_workers": 2, "batch_size": 4, **options}
+    if of == "map":
         return StatefulDataLoader(Indexed(num_items), shuffle=True, **given)
-    if kind == "hf":
-        return StatefulDataLoader(hf_iterable({"num_items": num_items}), **given)
-    dataset = SplitStream(num_items) if kind == "stream" else StatefulStream(num_items)
+    if of == "hf":
+        return StatefulDataLoader(hf_iterable(num_items), **given)
+    dataset = SplitStream(num_items) if of == "stream" else StatefulStream(num_items)
     return StatefulDataLoader(dataset, **given)
 
 
-def torch_loader(args: Mapping[str, Any]) -> Any:
+def torch_loader(num_items: int = 22, **options: Any) -> Any:
     """torch's own loader, which has no state."""
-    given = {"num_items": 22, "num_workers": 0, "batch_size": 4, "shuffle": True, **args}
-    return torch.utils.data.DataLoader(Indexed(given.pop("num_items")), **given)
+    given: dict[str, Any] = {"num_workers": 0, "batch_size": 4, "shuffle": True, **options}
+    return torch.utils.data.DataLoader(Indexed(num_items), **given)
 
 
 def _columns(num_items: int) -> dict[str, list[list[int]]]:
@@ -169,17 +168,16 @@ def _columns(num_items: int) -> dict[str, list[list[int]]]:
     return {name: [one[name].tolist() for one in items] for name in items[0]}
 
 
-def hf_map(args: Mapping[str, Any]) -> Any:
+def hf_map(num_items: int = 22) -> Any:
     import datasets
 
-    return datasets.Dataset.from_dict(_columns(args.get("num_items", 22))).with_format("torch")
+    return datasets.Dataset.from_dict(_columns(num_items)).with_format("torch")
 
 
-def hf_iterable(args: Mapping[str, Any]) -> Any:
+def hf_iterable(num_items: int = 22, how: str = "plain") -> Any:
     """Hugging Face's iterable over shards; `how` is "plain", "map", "batched" or "generator"."""
     import datasets
 
-    num_items, how = args.get("num_items", 22), args.get("how", "plain")
     if how == "generator":
         made = datasets.IterableDataset.from_generator(_rows, gen_kwargs={"num_items": num_items})
         return made.with_format("torch")

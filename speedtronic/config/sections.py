@@ -135,7 +135,7 @@ class DataConfig(Section):
     dataset: ObjectName | None = None
     """A factory of samples: a map-style or iterable dataset, or a loader of batches."""
     dataset_args: Arguments = Field(default_factory=dict)
-    """The mapping that the factory is called with."""
+    """Keyword arguments for the factory."""
     synthetic: bool = DERIVED
     """Whether to train on generated tokens; null means true unless other data are given."""
     num_tokens: Annotated[int, Field(ge=2)] | None = None
@@ -209,7 +209,7 @@ class ValidationConfig(Section):
     dataset: ObjectName | None = None
     """A factory of held-out samples, as data.dataset; map-style."""
     dataset_args: Arguments = Field(default_factory=dict)
-    """The mapping that the factory is called with."""
+    """Keyword arguments for the factory."""
     max_batches: Count | None = None
     """Most micro batches to evaluate; null means all."""
 

@@ -84,6 +84,7 @@ def build_text(
         block_size=block_size,
         num_tokens=num_tokens,
         encoding_errors=config.data.encoding_errors,
+        tokenizer=config.data.tokenizer,
         key=key,
     )
 

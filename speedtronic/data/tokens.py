@@ -15,7 +15,8 @@ import xxhash
 from speedtronic.data.fingerprint import describe_file, fingerprint
 from speedtronic.data.types import Batch, Sample, as_sample, stack
 from speedtronic.errors import ConfigError, DataError
-from speedtronic.user_code import import_object
+from speedtronic.redaction import scrub
+from speedtronic.user_code import import_object, line_raised
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class TokenSource:
         num_tokens: use no more than the first `num_tokens` tokens.
         encoding_errors: `strict`, `replace` or `skip`, for files that are not UTF-8. Such files in
             Python's standard library, inputs of its tests, are left out by `strict` too.
+        tokenizer: the name that the configuration gives `encode`, for messages.
         key: of the configuration, for messages.
 
     Raises:
@@ -69,12 +71,14 @@ class TokenSource:
         block_size: int,
         num_tokens: int | None = None,
         encoding_errors: str = "strict",
+        tokenizer: str | None = None,
         key: str = "data.text_path",
     ) -> None:
         self._files = list(files)
         self._num_tokens = num_tokens
         self.block_size = block_size
         dtype = np.uint32 if vocab_size <= 2**32 else np.int64
+        said = "data.tokenizer" if tokenizer is None else f"data.tokenizer {tokenizer!r}"
         pieces, num_found = [np.empty(0, dtype)], 0
         for file in files:
             if num_tokens is not None and num_found >= num_tokens:
@@ -83,12 +87,12 @@ class TokenSource:
             if text is None:
                 logger.warning("%s: %s is left out: it is not UTF-8", key, file)
                 continue
-            pieces.append(_encode(file, text, encode, vocab_size).astype(dtype))
+            pieces.append(_encode(file, text, encode, vocab_size, said).astype(dtype))
             num_found += len(pieces[-1])
         self.tokens = np.concatenate(pieces)[:num_tokens]
         if not num_found:
             others = f" and {len(files) - 1} more files" if len(files) > 1 else ""
-            raise DataError(f"{key}: data.tokenizer gave no ids for {files[0]}{others}")
+            raise DataError(f"{key}: {said} gave no ids for {files[0]}{others}")
         if len(self) < 1:
             raise DataError(
                 f"{key}: {len(self.tokens)} tokens of text are less than the {block_size + 1} that "
@@ -135,13 +139,16 @@ def _read(path: Path, encoding_errors: str) -> str | None:
         ) from error
 
 
-def _encode(path: Path, text: str, encode: Encode, vocab_size: int) -> np.ndarray:
-    """The ids of one file, any integer type (N,), all in [0, vocab_size)."""
+def _encode(path: Path, text: str, encode: Encode, vocab_size: int, said: str) -> np.ndarray:
+    """Return the ids of one file, any integer type (N,), all in [0, vocab_size)."""
     try:
         ids = encode(text)
     except Exception as error:
         raise DataError(
-            f"data.tokenizer failed on {path}: {type(error).__name__}: {error}"
+            scrub(
+                f"{said} failed on {path}: {type(error).__name__}: {error} "
+                f"(at {line_raised(error, encode)})"
+            )
         ) from error
     ids = getattr(ids, "ids", ids)
     try:
@@ -150,13 +157,13 @@ def _encode(path: Path, text: str, encode: Encode, vocab_size: int) -> np.ndarra
         array = np.empty(())
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise DataError(
-            f"data.tokenizer gave a {type(ids).__name__} for {path}, expected a flat list, array "
+            f"{said} gave a {type(ids).__name__} for {path}, expected a flat list, array "
             "or tensor of whole numbers"
         )
     if array.size and not (array.min() >= 0 and array.max() < vocab_size):
         wrong = array.min() if array.min() < 0 else array.max()
         raise DataError(
-            f"data.tokenizer gave the id {wrong} for {path}; model.vocab_size is {vocab_size}, "
+            f"{said} gave the id {wrong} for {path}; model.vocab_size is {vocab_size}, "
             "raise it to the tokenizer's"
         )
     return array

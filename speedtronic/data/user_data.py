@@ -16,7 +16,7 @@ from speedtronic.data.seeding import seed_streams, streams_kept
 from speedtronic.data.types import Batch
 from speedtronic.errors import ConfigError, DataError
 from speedtronic.liveness import report_progress
-from speedtronic.user_code import call_factory
+from speedtronic.user_code import call_data_factory
 
 if TYPE_CHECKING:
     from speedtronic.config.sections import DataConfig, ValidationConfig
@@ -36,7 +36,7 @@ def make_own(key: str, section: DataConfig | ValidationConfig, seed: int) -> Any
     with streams_kept():
         seed_streams(seed, 0, 0)
         args = substitute(section.dataset_args, f"{key}_args")
-        return call_factory(key, section.dataset, args)
+        return call_data_factory(key, section.dataset, args, shown=section.dataset_args)
 
 
 def kind_of(key: str, made: Any) -> Kind:

@@ -17,8 +17,7 @@ from speedtronic.config.references import substitute
 from speedtronic.config.sections import REFERENCE_MODEL
 from speedtronic.errors import ConfigError
 from speedtronic.model.transformer import ReferenceTransformer
-from speedtronic.redaction import scrub
-from speedtronic.user_code import call_factory
+from speedtronic.user_code import call_factory, import_factory
 
 if TYPE_CHECKING:
     from speedtronic.config.sections import ModelConfig
@@ -57,9 +56,9 @@ def build_model(section: ModelConfig) -> nn.Module:
     if section.is_reference:
         return ReferenceTransformer(**section.model_dump(exclude={"name"}))
     if ":" in name:
-        model = call_factory("model.name", name, **substitute(section.given(), "model"))
+        builder = import_factory("model.name", name)
     elif name in _BUILDERS:
-        model = _call_registered(name, section)
+        builder = _BUILDERS[name]
     else:
         known = [REFERENCE_MODEL, *sorted(_BUILDERS)]
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
@@ -68,20 +67,11 @@ def build_model(section: ModelConfig) -> nn.Module:
             f"model.name is {name!r}; {hint}known are {', '.join(known)}, or any "
             "package.module:factory"
         )
+    given = section.given()
+    keywords = substitute(given, "model")
+    model = call_factory("model.name", name, builder, keywords=keywords, shown=given)
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model.name is {name!r}; it returned a {type(model).__name__}, expected an nn.Module"
         )
     return model
-
-
-def _call_registered(name: str, section: ModelConfig) -> nn.Module:
-    given = substitute(section.given(), "model")
-    try:
-        return _BUILDERS[name](**given)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            scrub(f"model.name is {name!r}; it raised {type(error).__name__}: {error}")
-        ) from error

@@ -31,7 +31,7 @@ from speedtronic.storage.regular_files import read_json, replace_text, strict_js
 from speedtronic.training.metrics import Hook, JsonLines, read_events
 from speedtronic.training.precision import resolve_device
 from speedtronic.training.rng import capture_rng, restore_rng
-from speedtronic.user_code import call_factory
+from speedtronic.user_code import call_factory, import_factory
 
 SCALARS = ("loss", "lr", "tokens_per_s", "val_loss")
 
@@ -58,7 +58,14 @@ def build_hooks(config: SpeedtronicConfig, output_dir: Path) -> list[Hook]:
 
 def _build(name: str, config: SpeedtronicConfig, output_dir: Path) -> Hook:
     if re.fullmatch(r"[\w.]+:[\w.]+", name):
-        hook: Hook = call_factory("logging.hooks", name, config, output_dir)
+        hook: Hook = call_factory(
+            "logging.hooks",
+            name,
+            import_factory("logging.hooks", name),
+            config,
+            output_dir,
+            shown={"config": config, "output_dir": output_dir},
+        )
         if not callable(getattr(hook, "on_event", None)):
             raise ConfigError(
                 f"logging.hooks names {name!r}, whose {type(hook).__name__} has no on_event"

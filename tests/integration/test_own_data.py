@@ -166,7 +166,7 @@ def test_a_dataset_that_shrank_is_refused(
     config = recipe(tmp_path, factory, {"num_items": 16})
     train_from_config(config, max_steps=2)
     whole = getattr(own_parts, factory)
-    monkeypatch.setattr(own_parts, factory, lambda args: whole({"num_items": 12}))
+    monkeypatch.setattr(own_parts, factory, lambda num_items: whole(12))
     with pytest.raises(DriftError, match=r"data\.fingerprint"):
         train_from_config(config, resume=True)
     result = train_from_config(config, resume=True, max_steps=4, allow_changes=["data.fingerprint"])
@@ -176,7 +176,7 @@ def test_a_dataset_that_shrank_is_refused(
 def test_a_stream_that_shrank_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recipe(tmp_path, "stream", {})
     train_from_config(config, max_steps=5)
-    monkeypatch.setattr(own_parts, "stream", lambda args: own_parts.Stream(12))
+    monkeypatch.setattr(own_parts, "stream", lambda: own_parts.Stream(12))
     with pytest.raises(RestoreError, match="Stream is not the one of the checkpoint"):
         train_from_config(config, resume=True)
 
@@ -184,7 +184,7 @@ def test_a_stream_that_shrank_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("dataset", ["crops", "lines", "batches"])
+@pytest.mark.parametrize("dataset", ["Crops", "Lines", "batches"])
 def test_the_page_on_ones_own_parts_runs(dataset: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|yaml)\n(.*?)```", text, re.DOTALL)
@@ -193,7 +193,7 @@ def test_the_page_on_ones_own_parts_runs(dataset: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(code, encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(yaml, encoding="utf-8")
     changes = ["--set", f"data.dataset=mine:{dataset}"]
-    if dataset != "crops":
+    if dataset != "Crops":
         changes += ["--set", "data.num_workers=0", "--set", "data.shuffle=false"]
     ended = subprocess.run(
         [sys.executable, "-m", "speedtronic", "train", "--config", "mine.yaml", *changes],

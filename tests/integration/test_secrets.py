@@ -122,9 +122,9 @@ class Samples(Dataset):
         row = (index + torch.arange(17)) % 256
         return {"input_ids": row[:-1], "labels": row[1:]}
 
-def make(args):
-    if args["password"] != "hunter2-0123456789":
-        raise ValueError(f"not the password: {args}")
+def make(password):
+    if password != "hunter2-0123456789":
+        raise ValueError(f"not the password: {password}")
     return Samples()
 """
 

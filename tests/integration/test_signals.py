@@ -167,13 +167,13 @@ class HangingStream(Hanging, torch.utils.data.IterableDataset[dict[str, torch.Te
             yield self[index]
 
 
-def hanging(args: Any) -> Hanging:
-    Hanging.left = args.get("num_items", Hanging.left)
-    Hanging.number = None if args else Hanging.number
+def hanging(num_items: int | None = None) -> Hanging:
+    if num_items is not None:
+        Hanging.left, Hanging.number = num_items, None
     return Hanging()
 
 
-def hanging_stream(args: Any) -> HangingStream:
+def hanging_stream() -> HangingStream:
     return HangingStream()
 
 

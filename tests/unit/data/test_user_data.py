@@ -158,11 +158,11 @@ def test_other_things_are_refused(made: Any, message: str) -> None:
         kind_of("data.dataset", made)
 
 
-def raising(args: Any) -> None:
+def raising() -> None:
     raise RuntimeError("no such split")
 
 
-def nothing(args: Any) -> list[int]:
+def nothing() -> list[int]:
     return []
 
 
@@ -197,7 +197,7 @@ class Mixed(own_parts.Augmented):
         return {"input_ids": torch.zeros(3 if index == 9 else 4)}
 
 
-def mixed(args: Any) -> Mixed:
+def mixed() -> Mixed:
     return Mixed()
 
 
@@ -245,7 +245,7 @@ class TestFingerprint:
         assert ended.stdout.strip() == make_loader("hf_map").fingerprint(), ended.stderr
 
     def test_hugging_faces_own_counts(self, make_loader: Make) -> None:
-        dataset = own_parts.hf_map({})
+        dataset = own_parts.hf_map()
         before = MapSource(dataset, seed=0).fingerprint()
         dataset._fingerprint = "another"
         assert MapSource(dataset, seed=0).fingerprint() != before
@@ -263,7 +263,7 @@ class Told(own_parts.Augmented):
         return {"input_ids": torch.tensor([index, self.epoch])}
 
 
-def told(args: Any) -> torch.utils.data.Subset[Any]:
+def told() -> torch.utils.data.Subset[Any]:
     return torch.utils.data.Subset(Told(), range(10))  # type: ignore[arg-type]
 
 

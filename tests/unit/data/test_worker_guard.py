@@ -181,7 +181,7 @@ def test_a_stream_in_workers_resumes_at_every_batch(
     stops = [0, 1, 2, 3, 4, 9, 10, 11, 12]
 
     def of_hugging_face() -> Any:
-        table = hf_iterable({"num_items": 18}).select_columns("input_ids").map(_first)
+        table = hf_iterable(18).select_columns("input_ids").map(_first)
         return StatefulDataLoader(table.select_columns("x"), batch_size=2, **given)
 
     def batches() -> StreamLoader:
