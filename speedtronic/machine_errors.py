@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 
 # The machine's trouble and not the path's.
-PASSING = frozenset({
+TRANSIENT_ERRNOS = frozenset({
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS,
     errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK,
 })  # fmt: skip
@@ -19,12 +19,12 @@ OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "bad_alloc")
 _WORDS = (*OUT_OF_MEMORY, "can't start new thread", "Too many open files")
 
 
-def may_pass(error: OSError) -> bool:
+def is_transient(error: OSError) -> bool:
     """Whether the same call may succeed later, with nothing mended by a person."""
-    return error.errno in PASSING
+    return error.errno in TRANSIENT_ERRNOS
 
 
-def is_of_the_machine(error: BaseException) -> bool:
+def is_machine_failure(error: BaseException) -> bool:
     """Whether an exception of code that only computes, or one that it came from, is no fault of
     what the code was given."""
     return any(_is(found) for found in _chain(error))

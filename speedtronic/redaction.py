@@ -60,22 +60,22 @@ def redact(value: Any, key: str = "") -> Any:
 
     References, `${NAME}`, stay; so do true, false and null.
     """
-    return _redacted(value, secrecy(key), None)
+    return _redacted(value, secrecy_level(key), None)
 
 
 def redact_at(location: Iterable[object], value: Any) -> Any:
     """`redact` for a value that lies at these keys, one below the other."""
-    return _redacted(value, max((secrecy(str(key)) for key in location), default=0), None)
+    return _redacted(value, max((secrecy_level(str(key)) for key in location), default=0), None)
 
 
-def remember(value: Any) -> None:
+def register_secrets(value: Any) -> None:
     """Keep what `redact` would blank in `value`, so that `scrub` finds it in messages."""
     found: list[str] = []
     _redacted(value, 0, found)
-    remember_texts(found)
+    register_secret_texts(found)
 
 
-def remember_texts(texts: Iterable[str]) -> None:
+def register_secret_texts(texts: Iterable[str]) -> None:
     """Keep these secrets, so that `scrub` finds them in messages."""
     for text in texts:
         forms = {text, unquote(text), *text.splitlines()}
@@ -110,17 +110,20 @@ def _redacted(value: Any, secret: int, found: list[str] | None, above: tuple[int
         named = secret
         if "value" in value:  # {name: password, value: ...}, as lists of variables have it
             named = max(
-                [secret, *(secrecy(str(value.get(k, ""))) for k in ("name", "key", "header"))]
+                [secret, *(secrecy_level(str(value.get(k, ""))) for k in ("name", "key", "header"))]
             )
         return {
             name: _redacted(
-                inner, max(named if name == "value" else secret, secrecy(str(name))), found, below
+                inner,
+                max(named if name == "value" else secret, secrecy_level(str(name))),
+                found,
+                below,
             )
             for name, inner in value.items()
         }
     if isinstance(value, list | tuple):
         flagged = [
-            secrecy(before) if isinstance(before, str) and before.startswith("-") else 0
+            secrecy_level(before) if isinstance(before, str) and before.startswith("-") else 0
             for before in [None, *value]
         ]
         return [
@@ -165,7 +168,7 @@ def _covered(match: re.Match[str], found: list[str] | None) -> str:
         bare = secret.strip("\"'{}")
         name = match["name"]
         in_query = match.groupdict().get("before") in ("?", "&") and name.lower() in ("key", "code")
-        level = ALL if in_query else secrecy(name)
+        level = ALL if in_query else secrecy_level(name)
         if not level or (level == TEXT and bare.isdigit()) or _is_plain(bare):
             return match[0]
     guarded = secret.partition(":")[2] if kind == "info" and ":" in secret else secret
@@ -198,7 +201,7 @@ class _Shown(reprlib.Repr):
 _SHOWN = _Shown()
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a short text of any value for a message, without secrets."""
     # Blanked before it is shortened: the end of a password must not lose the @ that gives it away.
     return _SHOWN.repr(redact(value))
@@ -232,7 +235,7 @@ _OF_A_MODEL = re.compile(
 TEXT, ALL = 1, 2
 
 
-def secrecy(name: str) -> int:
+def secrecy_level(name: str) -> int:
     """What a name makes secret of the value below it: nothing (0), `TEXT`, or `ALL` of it."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words:

@@ -306,7 +306,7 @@ def _same(a: str, b: str) -> bool:
 def _holds(checkpoints: str) -> bool:
     """Whether there are checkpoints; True also where that cannot be seen."""
     try:
-        return any(True for _ in layout.steps(open_storage(checkpoints).list()))
+        return any(True for _ in layout.steps_newest_first(open_storage(checkpoints).list()))
     except (ConfigError, StorageError):
         return True
 

@@ -8,11 +8,11 @@ from typing import Any, BinaryIO, TypeVar
 
 from speedtronic.checkpoint import codec, layout, reading
 from speedtronic.checkpoint.agreement import disagreements
-from speedtronic.checkpoint.contents import refuse_wrong_facts
+from speedtronic.checkpoint.contents import validate_facts
 from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
-from speedtronic.machine_errors import is_of_the_machine
+from speedtronic.machine_errors import is_machine_failure
 from speedtronic.storage.base import FILE, Storage, read_record
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Candidate:
             CorruptError: its bytes are not those that were saved; gives expected and found.
             StorageError: it cannot be read here and now, which says nothing of its bytes.
         """
-        self._read(reading.check)
+        self._read(reading.verify_bytes)
 
     def _read(self, how: Callable[[BinaryIO, int, str], T]) -> T:
         entry = self.manifest.payload
@@ -118,7 +118,7 @@ class Candidate:
             except OSError as error:
                 raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
             except RuntimeError as error:  # no thread to be had
-                if not is_of_the_machine(error):
+                if not is_machine_failure(error):
                     raise
                 raise StorageError(f"cannot load {path} here and now: {error}") from error
 
@@ -143,8 +143,8 @@ class Candidate:
             StorageError: it cannot be read here and now, which says nothing of its bytes.
             UnsupportedFormatError: a newer version wrote it.
         """
-        state = self._read(codec.load)
-        refuse_wrong_facts(state)
+        state = self._read(codec.load_payload)
+        validate_facts(state)
         if state["step"] != self.step:
             raise CorruptError(f"payload holds step {state['step']}, expected {self.step}")
         return state
@@ -176,7 +176,7 @@ def _errno(error: StorageError) -> int | None:
 def candidates(storage: Storage, entries: Mapping[str, str] | None = None) -> Iterator[Candidate]:
     """The steps that have files, newest first; `entries` are those of the storage, if known."""
     entries = storage.entries() if entries is None else entries
-    for step in layout.steps(entries):
+    for step in layout.steps_newest_first(entries):
         candidate = Candidate(storage, step, entries)
         if candidate.files or candidate.irregular:  # not just a file with a name like theirs
             yield candidate

@@ -18,14 +18,14 @@ import torch
 from speedtronic.checkpoint.digest import DigestingWriter
 from speedtronic.checkpoint.reading import Payload
 from speedtronic.errors import CorruptError, StorageError, UnsavableError
-from speedtronic.machine_errors import OUT_OF_MEMORY, is_of_the_machine
+from speedtronic.machine_errors import OUT_OF_MEMORY, is_machine_failure
 
 
 class CannotLoadError(StorageError):
     """The machine cannot load a payload here and now, which says nothing of its bytes."""
 
 
-def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
+def encode_payload(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
     """Write `state` to `file`, digesting on the way.
 
     Returns:
@@ -42,7 +42,7 @@ def encode(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
     return writer.digest(), writer.size_bytes
 
 
-def load(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
+def load_payload(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
     """The state dict in the payload that the manifest describes, its tensors on the CPU.
 
     Memory beyond the result is some MiB.
@@ -56,7 +56,7 @@ def load(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
     return _loaded(cast(BinaryIO, verified), verified.map_location)
 
 
-def decode(data: bytes) -> dict[str, Any]:
+def decode_payload(data: bytes) -> dict[str, Any]:
     """The state dict in a payload's bytes that nothing vouches for, its tensors on the CPU.
 
     Raises:
@@ -83,7 +83,7 @@ def _judged(error: Exception) -> Exception:
     if any(words in str(error) for words in OUT_OF_MEMORY):
         return MemoryError(str(error))
     said = f"{type(error).__name__}: {error}"
-    if is_of_the_machine(error):
+    if is_machine_failure(error):
         return CannotLoadError(said)
     if isinstance(error, pickle.UnpicklingError):
         lines = [line.strip() for line in str(error).splitlines() if "error:" in line]

@@ -30,7 +30,7 @@ MAX_INT = 2**64
 PYTHON_WORDS, NUMPY_WORDS = 625, 624
 
 
-def refuse_wrong_facts(state: Mapping[str, Any]) -> None:
+def validate_facts(state: Mapping[str, Any]) -> None:
     """Return if every fact in a payload has the type and the range that a run can go on with.
 
     Raises:

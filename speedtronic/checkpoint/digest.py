@@ -79,10 +79,10 @@ def state_digest(state: Mapping[str, Any]) -> str:
     counters; the private state of a user's own data source, and what is noted about it, are left
     out (`PRIVATE`).
     """
-    leaves = sorted(_leaves(determining(state), ""), key=lambda leaf: leaf[0])
+    leaves = sorted(_leaves(determining_state(state), ""), key=lambda leaf: leaf[0])
     hasher = xxhash.xxh3_128()
     for path, value in leaves:
-        kind, content = encoded(path, value)
+        kind, content = encode_leaf(path, value)
         header = f"{path}\0{kind}\0".encode()
         hasher.update(struct.pack("<qq", len(header), memoryview(content).nbytes))
         hasher.update(header)
@@ -90,7 +90,7 @@ def state_digest(state: Mapping[str, Any]) -> str:
     return f"state1:{hasher.hexdigest()}"
 
 
-def determining(state: Mapping[str, Any]) -> dict[str, Any]:
+def determining_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a checkpoint that determines the rest of the run."""
     parts = {key: state.get(key) for key in STATE_KEYS}
     parts |= {key: state[key] for key in OPTIONAL_STATE_KEYS if state.get(key)}
@@ -112,7 +112,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def encoded(path: str, value: Any) -> tuple[str, Any]:
+def encode_leaf(path: str, value: Any) -> tuple[str, Any]:
     """What a leaf is and its bytes; two leaves are the same if and only if both are.
 
     Raises:

@@ -50,7 +50,7 @@ def step_of(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def steps(names: Iterable[str]) -> Iterator[int]:
+def steps_newest_first(names: Iterable[str]) -> Iterator[int]:
     """The steps that have a file among `names`, newest first."""
     stems = {name[:17] for name in names if name.startswith("step_") and len(name) in (20, 22)}
     for stem in sorted(stems, reverse=True):  # twelve digits: by name is by number

@@ -10,7 +10,7 @@ import zipfile
 from typing import Any, BinaryIO, cast
 
 from speedtronic.errors import CorruptError, StorageError
-from speedtronic.machine_errors import is_of_the_machine
+from speedtronic.machine_errors import is_machine_failure
 from speedtronic.storage.base import Storage
 
 MAX_BYTES = 16 * 2**20
@@ -24,7 +24,7 @@ _PLAIN = (
 _OPAQUE = object()
 
 
-def read(storage: Storage, name: str) -> dict[str, Any]:
+def read_outline(storage: Storage, name: str) -> dict[str, Any]:
     """The strings, numbers and None at the top of the dict in a payload that nothing vouches for.
 
     Raises:
@@ -39,7 +39,7 @@ def read(storage: Storage, name: str) -> dict[str, Any]:
         except OSError as error:
             raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error
         except Exception as error:  # zipfile and pickletools raise a dozen kinds
-            if is_of_the_machine(error):
+            if is_machine_failure(error):
                 path = f"{storage.root}/{name}"
                 raise StorageError(f"cannot read {path} here and now: {error}") from error
             raise CorruptError(f"payload does not load: {error}") from None

@@ -88,7 +88,7 @@ def _check_payload(storage: Storage, path: str, pointer: Pointer) -> None:
     size = storage.size(path)
     with storage.open(path) as file:
         try:
-            reading.check(file, size, pointer.digest)
+            reading.verify_bytes(file, size, pointer.digest)
         except StorageError:
             raise
         except OSError as error:

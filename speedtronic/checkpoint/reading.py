@@ -111,7 +111,7 @@ class Payload(io.RawIOBase):
             done += len(part)
 
 
-def check(file: BinaryIO, size_bytes: int, digest: str) -> None:
+def verify_bytes(file: BinaryIO, size_bytes: int, digest: str) -> None:
     """Read a payload through without keeping it.
 
     Raises:

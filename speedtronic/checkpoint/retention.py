@@ -143,7 +143,7 @@ class Pruner:
             return
         name = layout.payload_name(stray.step)
         try:
-            mine = outline.read(self._storage, name).get("run_id") == run_id
+            mine = outline.read_outline(self._storage, name).get("run_id") == run_id
         except CheckpointError:
             mine = False
         if mine:

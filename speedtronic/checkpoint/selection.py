@@ -107,7 +107,7 @@ def _refuse_legacy(storage: Storage, candidate: Candidate) -> None:
     """A first save cut short leaves one of our payloads alone, and that is no history."""
     name = layout.payload_name(candidate.step)
     try:
-        ours = "format_version" in outline.read(storage, name)
+        ours = "format_version" in outline.read_outline(storage, name)
     except (CorruptError, StorageError):
         ours = False
     if not ours:

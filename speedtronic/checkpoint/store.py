@@ -38,7 +38,7 @@ from speedtronic.errors import (
     StorageError,
     StorageFullError,
 )
-from speedtronic.storage.base import Storage, full_error, publish, read_record
+from speedtronic.storage.base import Storage, publish, read_record, storage_full_error
 
 
 @dataclass(frozen=True)
@@ -262,14 +262,17 @@ class CheckpointStore:
         name = layout.payload_name(step)
         try:
             return publish(
-                self._storage, name, lambda file: codec.encode(content, file), fence=self._fence
+                self._storage,
+                name,
+                lambda file: codec.encode_payload(content, file),
+                fence=self._fence,
             )
         except StorageFullError as error:  # what was written of it is gone again
             raise self._full(step) from error
 
     def _full(self, step: int) -> StorageFullError:
         needed, free = self.last_size_bytes or None, self._storage.free_bytes()
-        return full_error(f"cannot save step {step} to {self.root}", needed, free)
+        return storage_full_error(f"cannot save step {step} to {self.root}", needed, free)
 
     def _adopt(
         self, manifest: Manifest, found: PointerFinding, rejected: list[tuple[Candidate, str]]

@@ -14,9 +14,9 @@ import zipfile
 from typing import Any
 
 from speedtronic.checkpoint.reading import LOCAL_HEADER
-from speedtronic.checkpoint.untrusted_types import DTYPES, PARTS, Storage
+from speedtronic.checkpoint.untrusted_types import ALLOWED_GLOBALS, DTYPES, Storage
 from speedtronic.errors import CorruptError, StorageError
-from speedtronic.machine_errors import is_of_the_machine
+from speedtronic.machine_errors import is_machine_failure
 
 MAX_PICKLE_BYTES = 256 * 2**20
 MAX_VALUES = 10_000_000
@@ -58,7 +58,7 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
         raise CorruptError("payload does not load: it is nested too deeply") from None
     except Exception as error:  # pickle and zipfile raise a dozen kinds for damaged files
         reason = str(error).splitlines()[0] if str(error) else "unreadable"
-        if is_of_the_machine(error):
+        if is_machine_failure(error):
             said = f"{type(error).__name__}: {reason}"
             raise StorageError(f"payload does not load here and now: {said}") from None
         raise CorruptError(f"payload does not load: {type(error).__name__}: {reason}") from None
@@ -96,7 +96,7 @@ def _refuse_odd_opcodes(content: bytes) -> None:
         argument: Any = value
         if opcode.name not in _OPCODES:
             raise CorruptError(f"payload does not load: it holds the opcode {opcode.name}")
-        if opcode.name == "GLOBAL" and argument not in PARTS:
+        if opcode.name == "GLOBAL" and argument not in ALLOWED_GLOBALS:
             name = argument.replace(" ", ".", 1)
             raise CorruptError(f"payload needs {name} to load, which a training state does not")
         # The unpickler makes room for as many entries as the number says.
@@ -110,7 +110,7 @@ class _Unpickler(pickle.Unpickler):
         self._records = records
 
     def find_class(self, module: str, name: str) -> Any:
-        return PARTS[f"{module} {name}"]
+        return ALLOWED_GLOBALS[f"{module} {name}"]
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, num_values = pid

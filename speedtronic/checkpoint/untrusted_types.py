@@ -167,7 +167,7 @@ def _count(value: object) -> int:
     return value
 
 
-PARTS: dict[str, Any] = {
+ALLOWED_GLOBALS: dict[str, Any] = {
     "collections OrderedDict": _ordered,
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_tensor_v3": _tensor,

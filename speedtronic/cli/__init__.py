@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from speedtronic.cli import maintenance
-from speedtronic.config.config import SpeedtronicConfig, take_target
+from speedtronic.config.config import SpeedtronicConfig, split_target
 from speedtronic.config.parsing import parse_assignment
 from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
 from speedtronic.redaction import scrub
@@ -185,7 +185,7 @@ def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None
             raise ConfigError(f"--set {key} is given twice, with two values")
         assignments[key] = value
     load = _load_legacy if getattr(args, "legacy", False) else _load
-    return take_target(load(args.config), assignments)
+    return split_target(load(args.config), assignments)
 
 
 def _load(path: str) -> SpeedtronicConfig:

@@ -10,9 +10,9 @@ from typing import Any, Self
 import xxhash
 from pydantic import Field, ValidationError, model_validator
 
-from speedtronic.config.fields import Section, fill, require
+from speedtronic.config.fields import Section, require_rules, set_derived
 from speedtronic.config.parsing import parse_file, parse_text
-from speedtronic.config.problems import explain, unknown_key
+from speedtronic.config.problems import explain_problem, unknown_key
 from speedtronic.config.references import expand_path
 from speedtronic.config.sections import (
     CheckpointConfig,
@@ -28,7 +28,7 @@ from speedtronic.config.sections import (
 )
 from speedtronic.config.yaml_text import write_yaml
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact, redact_at, remember, show
+from speedtronic.redaction import format_value, redact, redact_at, register_secrets
 
 SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
 """Keys of the top level that are short for the same key of `run`."""
@@ -100,12 +100,12 @@ class SpeedtronicConfig(Section):
         run = {} if rest.get("run") is None else rest["run"]
         if not short or not isinstance(run, Mapping):
             return rest
-        require(
+        require_rules(
             *(
                 (
                     run.get(key, value) == value,
-                    f"{key} is {show(value)} but run.{key}, which means the same, is "
-                    f"{show(run.get(key))}; leave one of them out",
+                    f"{key} is {format_value(value)} but run.{key}, which means the same, is "
+                    f"{format_value(run.get(key))}; leave one of them out",
                 )
                 for key, value in short.items()
             )
@@ -117,10 +117,10 @@ class SpeedtronicConfig(Section):
         # Copies, for a section that was passed in as an object is not ours to change.
         data, chunk = self.data.model_copy(), self.chunk.model_copy()
         longest, every = self.model.max_seq_len, self.checkpoint.every_steps
-        fill(data, block_size=longest, seed=self.run.seed)
-        fill(chunk, steps=every)
+        set_derived(data, block_size=longest, seed=self.run.seed)
+        set_derived(chunk, steps=every)
         self.__dict__.update(data=data, chunk=chunk)
-        require(
+        require_rules(
             (
                 data.block_size <= longest,
                 f"data.block_size is {data.block_size}; "
@@ -174,14 +174,14 @@ class SpeedtronicConfig(Section):
 
     @classmethod
     def _validated(cls, given: object, prefix: str = "") -> Self:
-        remember(given)
+        register_secrets(given)
         try:
             config = cls.model_validate({} if given is None else given)
         except ValidationError as error:
             lines = [
                 prefix + line
                 for problem in error.errors()
-                for line in explain(problem, _sections(), SHORTCUTS + FLAGS)
+                for line in explain_problem(problem, _sections(), SHORTCUTS + FLAGS)
             ]
             raise ConfigError("\n".join(lines)) from None
         if config.model.is_reference and config.model.model_extra:
@@ -258,7 +258,7 @@ def _is_a_runs_own(source: str) -> bool:
     return path.name == "config.yaml" and any(map(os.path.lexists, beside))
 
 
-def take_target(
+def split_target(
     config: SpeedtronicConfig, overrides: Mapping[str, object]
 ) -> tuple[SpeedtronicConfig, int | None]:
     """Apply `overrides`, but return run.max_steps, checked like the others, instead of storing it.
@@ -282,7 +282,7 @@ def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
         if key in SpeedtronicConfig.model_fields and key not in FLAGS:
             raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
         if key in full and full[key] != value:
-            both = (show(redact_at([key], given)) for given in (full[key], value))
+            both = (format_value(redact_at([key], given)) for given in (full[key], value))
             raise ConfigError(f"{key} is given twice, as {' and as '.join(both)}")
         full[key] = value
     return full

@@ -16,7 +16,7 @@ import yaml
 from speedtronic.config.config import TRAJECTORY, SpeedtronicConfig
 from speedtronic.config.yaml_text import parse_yaml
 from speedtronic.errors import ConfigError, DriftError
-from speedtronic.redaction import MARK, redact, show
+from speedtronic.redaction import MARK, format_value, redact
 
 DATA_KEY = "data.fingerprint"
 MISSING = "nothing"
@@ -45,7 +45,8 @@ class Change:
     current: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: the run has {show(self.stored)}, configured is {show(self.current)}"
+        stored, current = format_value(self.stored), format_value(self.current)
+        return f"{self.key}: the run has {stored}, configured is {current}"
 
 
 def check_drift(

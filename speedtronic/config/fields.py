@@ -44,7 +44,7 @@ def _to_count(value: object) -> object:
     return value
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain_copy(value: Any, depth: int = 0) -> Any:
     """Return a copy of a value that JSON, YAML and a checkpoint hold alike.
 
     Raises:
@@ -56,9 +56,9 @@ def plain(value: Any, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"must have text for keys, not {key!r}; write it in quotes")
-        return {key: plain(inner, depth + 1) for key, inner in value.items()}
+        return {key: plain_copy(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, depth + 1) for inner in value]
+        return [plain_copy(inner, depth + 1) for inner in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str):
@@ -98,7 +98,7 @@ def _to_level(value: object) -> object:
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_to_count)]
 NonNegativeInt = Annotated[int, Field(ge=0), BeforeValidator(_to_count)]
-Arguments = Annotated[dict[str, Any], BeforeValidator(plain)]
+Arguments = Annotated[dict[str, Any], BeforeValidator(plain_copy)]
 """A mapping that is for the user's own code; its keys and values are not ours to know."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every generator takes
 Float = Annotated[float, BeforeValidator(_to_float)]
@@ -114,14 +114,14 @@ ObjectName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """`package.module:attribute`, imported from the working directory or the installed packages."""
 
 
-def fill(section: "Section", **derived: object) -> None:
+def set_derived(section: "Section", **derived: object) -> None:
     """Set the fields still None, past `frozen` and without marking them as given by the user."""
     for key, value in derived.items():
         if section.__dict__[key] is None:
             section.__dict__[key] = value
 
 
-def require(*rules: tuple[bool, str]) -> None:
+def require_rules(*rules: tuple[bool, str]) -> None:
     """Raise one ValueError with the message, one line each, of every rule that does not hold."""
     if broken := [message for holds, message in rules if not holds]:
         raise ValueError("\n".join(broken))

@@ -124,7 +124,7 @@ def json_schema() -> Node:
     }
 
 
-def page() -> str:
+def markdown_page() -> str:
     """Return docs/configuration.md."""
     schema = _models()
     parts = [_INTRODUCTION, "## Top level", *_top_level(schema)]
@@ -220,4 +220,4 @@ def _bounds(node: Node) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(markdown_page(), end="")

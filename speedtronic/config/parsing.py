@@ -9,7 +9,7 @@ import yaml
 
 from speedtronic.config.yaml_text import parse_yaml
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact, show
+from speedtronic.redaction import format_value, redact
 
 MAX_BYTES = 2**20
 """Largest file that is read as a configuration."""
@@ -41,19 +41,19 @@ def parse_assignment(text: str) -> tuple[str, object]:
     key, equals, value = (part.strip() for part in text.partition("="))
     example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
     if not key or not equals:
-        raise ConfigError(f"{show(text)}: {example}")
+        raise ConfigError(f"{format_value(text)}: {example}")
     if value.startswith(("{stdlib}", "*")):  # a path, which YAML would take for syntax of its own
         return key, value
     try:
         parsed = parse_yaml(value)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(
-            f"{show(text)}: the value is not YAML: {error.problem}; {example}"
+            f"{format_value(text)}: the value is not YAML: {error.problem}; {example}"
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigError(f"{show(text)}: the value is not YAML; {example}") from None
+        raise ConfigError(f"{format_value(text)}: the value is not YAML; {example}") from None
     if isinstance(parsed, Mapping) and not value.startswith("{"):
-        raise ConfigError(f"{show(text)}: the value is a mapping; {example}")
+        raise ConfigError(f"{format_value(text)}: the value is a mapping; {example}")
     return key, parsed
 
 

@@ -5,12 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from speedtronic.redaction import redact_at, show
+from speedtronic.redaction import format_value, redact_at
 
 Location = tuple[int | str, ...]
 
 
-def explain(
+def explain_problem(
     problem: Mapping[str, Any], sections: Mapping[str, Sequence[str]], others: Sequence[str]
 ) -> list[str]:
     """One line for one of pydantic's problems; as many as rules are broken for one of `require`.
@@ -29,7 +29,7 @@ def explain(
     if kind == "model_type":
         message = "must be a mapping of keys to values"
     message = re.sub(r"^\w+ should ", "must ", message)
-    shown = show(redact_at(location, problem["input"]))
+    shown = format_value(redact_at(location, problem["input"]))
     return [f"{_dotted(location)} is {shown}; it {message}"]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import REFERENCE, redacted_keys, remember_texts, secrecy
+from speedtronic.redaction import REFERENCE, redacted_keys, register_secret_texts, secrecy_level
 
 _BROKEN = re.compile(r"(?<!\$)\$\{(?![A-Za-z_][A-Za-z0-9_]*\})")
 _BARE = re.compile(r"^\$[A-Za-z_]\w*(?=/|$)")
@@ -76,6 +76,10 @@ def _variable(name: str, key: str) -> str:
             "the text itself is meant"
         )
     # Paths and numbers stand in many messages; they are kept out only where a name says secret.
-    if secrecy(name) or secrecy(key) or not (text.startswith(("/", "~", ".")) or text.isdigit()):
-        remember_texts([text])
+    if (
+        secrecy_level(name)
+        or secrecy_level(key)
+        or not (text.startswith(("/", "~", ".")) or text.isdigit())
+    ):
+        register_secret_texts([text])
     return text

@@ -22,11 +22,11 @@ from speedtronic.config.fields import (
     Section,
     Seed,
     TextPath,
-    fill,
-    plain,
-    require,
+    plain_copy,
+    require_rules,
+    set_derived,
 )
-from speedtronic.redaction import redact, show
+from speedtronic.redaction import format_value, redact
 
 
 class RunConfig(Section):
@@ -83,18 +83,20 @@ class ModelConfig(Section):
         own = {key: value for key, value in given.items() if key not in cls.model_fields}
         for key, value in own.items():
             try:
-                own[key] = plain(value)
+                own[key] = plain_copy(value)
             except ValueError as error:
-                raise ValueError(f"model.{key} is {show(redact(value, key))}; it {error}") from None
+                raise ValueError(
+                    f"model.{key} is {format_value(redact(value, key))}; it {error}"
+                ) from None
         return {**given, **own}
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        fill(self, n_kv_head=self.n_head, d_ff=4 * self.d_model)
+        set_derived(self, n_kv_head=self.n_head, d_ff=4 * self.d_model)
         if not self.is_reference:
             return self
         heads, width = self.n_head, self.d_model
-        require(
+        require_rules(
             (
                 heads % self.n_kv_head == 0,
                 f"model.n_kv_head is {self.n_kv_head}; it must divide model.n_head, {heads}",
@@ -161,9 +163,9 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        fill(self, synthetic=self.text_path is None and self.dataset is None)
+        set_derived(self, synthetic=self.text_path is None and self.dataset is None)
         micro, target = self.micro_batch_size, self.target_batch_size
-        require(
+        require_rules(
             (
                 self.synthetic or self.text_path is not None or self.dataset is not None,
                 "data.synthetic is false; then data.text_path must name the text to train on, or "
@@ -216,7 +218,7 @@ class ValidationConfig(Section):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         sources = (self.text_path is not None) + (self.dataset is not None)
-        require(
+        require_rules(
             (
                 sources == (self.every_steps is not None),
                 "validation needs every_steps and one of text_path and dataset, or none of them",

@@ -56,7 +56,7 @@ def write_yaml(values: Any) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def refusal(text: str) -> str | None:
+def ambiguity(text: str) -> str | None:
     """Why plain `text` is refused; None if it is not."""
     reasons = (reason for pattern, reason in _REFUSED.items() if re.fullmatch(pattern, text))
     return next(reasons, None)
@@ -146,7 +146,7 @@ def _scalar(loader: _Loader, node: Any) -> Any:
 
 def _refuse(loader: _Loader, node: Any) -> None:
     text = node.value
-    raise _at(node.start_mark, f"{text} {refusal(text)}, or {text!r} in quotes if it is text")
+    raise _at(node.start_mark, f"{text} {ambiguity(text)}, or {text!r} in quotes if it is text")
 
 
 _PATTERNS = {_TAG + kind: pattern for kind, pattern in _SCALARS.items()}

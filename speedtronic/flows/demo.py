@@ -33,7 +33,7 @@ from speedtronic.checkpoint import open_storage, survey  # noqa: E402
 from speedtronic.flows.train import train  # noqa: E402
 from speedtronic.plot import plot_losses  # noqa: E402
 from speedtronic.report import RunReport  # noqa: E402
-from speedtronic.storage.lock import holder  # noqa: E402
+from speedtronic.storage.lock import read_lock_record  # noqa: E402
 from speedtronic.training.metrics import read_events  # noqa: E402
 
 RECIPE = str(ROOT / "configs/stdlib.yaml")
@@ -59,7 +59,7 @@ class Killer:
             while pid is None or pid == last_pid or self.last_step() < step:
                 if self.done.wait(0.01):
                     return
-                pid = holder(self.directory / "checkpoints").get("pid")
+                pid = read_lock_record(self.directory / "checkpoints").get("pid")
             assert isinstance(pid, int)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

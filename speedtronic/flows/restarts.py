@@ -26,7 +26,7 @@ from speedtronic.errors import CorruptError, SpeedtronicError
 from speedtronic.flows.artifacts import harmless
 from speedtronic.recovery import run_checklist
 from speedtronic.report import REPORT_JSON
-from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.lock_owner import lock_owner
 from speedtronic.storage.regular_files import read_json
 from speedtronic.storage.urls import local_path
 
@@ -72,7 +72,9 @@ def has_history(settings: SpeedtronicConfig) -> bool:
     """Whether anything was trained in this directory before."""
     if not local_path(settings.run.output_dir).is_dir():
         return False
-    return any(True for _ in layout.steps(open_storage(settings.checkpoint_dir).list()))
+    return any(
+        True for _ in layout.steps_newest_first(open_storage(settings.checkpoint_dir).list())
+    )
 
 
 def trained_by(run_dir: str) -> str | None:
@@ -122,7 +124,7 @@ def _wait_for_former_process(settings: SpeedtronicConfig) -> None:
     as long as it trains if it was only taken for dead, say while the server was away."""
     storage = open_storage(settings.checkpoint_dir)
     never, told = threading.Event(), False
-    while by := trainer(storage):
+    while by := lock_owner(storage):
         if not told:
             told = True
             get_run_logger().warning("an earlier process of this flow run, %s, still trains", by)

@@ -48,7 +48,7 @@ from speedtronic.errors import SpeedtronicError
 from speedtronic.flows.automations import HEARTBEAT, SILENT_S
 from speedtronic.flows.restarts import trained_by
 from speedtronic.flows.train import configure, train
-from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.lock_owner import lock_owner
 
 UNFINISHED = [StateType.CRASHED, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 DAY = timedelta(days=1)  # an older heartbeat is as good as none
@@ -150,7 +150,7 @@ def _settle(client: SyncPrefectClient, run: FlowRun, *, is_unwanted: bool) -> li
         is_unwanted: a person wanted its end.
     """
     settings, target = _asked_for(run)
-    if settings and trainer(open_storage(settings.checkpoint_dir)):
+    if settings and lock_owner(open_storage(settings.checkpoint_dir)):
         return []  # alive, but cut off from the server
     state: State[Any]
     if is_unwanted:

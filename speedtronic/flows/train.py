@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 
 from speedtronic.checkpoint import Pointer
 from speedtronic.config import SpeedtronicConfig
-from speedtronic.config.config import take_target
+from speedtronic.config.config import split_target
 from speedtronic.errors import ConfigError, WorkerError
 from speedtronic.flows.artifacts import RunView
 from speedtronic.flows.attempts import Attempts
@@ -119,7 +119,7 @@ def configure(
         changes["run.output_dir"] = output_dir
     if max_steps is not None:
         changes["run.max_steps"] = max_steps
-    settings, target = take_target(load(config), changes)  # type: ignore[arg-type]
+    settings, target = split_target(load(config), changes)  # type: ignore[arg-type]
     if not settings.checkpoint.enabled:
         raise ConfigError(
             "checkpoint.enabled is false; chunks hand over by checkpoint, so the flow needs true "

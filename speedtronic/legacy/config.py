@@ -12,7 +12,7 @@ from speedtronic.config.config import SHORTCUTS, SpeedtronicConfig
 from speedtronic.config.parsing import parse_file
 from speedtronic.config.sections import REFERENCE_MODEL
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import show
+from speedtronic.redaction import format_value
 
 IGNORED_SECTIONS = ("shape_validation", "distributed", "hub", "diloco")
 """Whole sections of 2.0 that nothing here acts on."""
@@ -86,7 +86,9 @@ def _section(values: Values, name: str) -> Values:
     """A copy of a section, put in its place; null and a missing one are empty."""
     given = values.get(name)
     if not isinstance(given, Mapping | None):
-        raise ConfigError(f"{name} is {show(given)}; it must be a mapping of keys to values")
+        raise ConfigError(
+            f"{name} is {format_value(given)}; it must be a mapping of keys to values"
+        )
     values[name] = dict(given or {})
     return values[name]  # type: ignore[no-any-return]
 
@@ -164,8 +166,8 @@ def _translate_data(data: Values, model: Values) -> list[str]:
     elif data.get("dataset") is not None:
         if ":" not in str(data["dataset"]):
             raise ConfigError(
-                f"data.dataset is {show(data['dataset'])}, a pickled data set, which is not read "
-                "any more; name a factory, package.module:factory, that returns it"
+                f"data.dataset is {format_value(data['dataset'])}, a pickled data set, which is "
+                "not read any more; name a factory, package.module:factory, that returns it"
             )
         without_effect = ["synthetic", "num_tokens"]
     else:

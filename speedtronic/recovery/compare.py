@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from speedtronic.checkpoint.digest import determining, encoded
+from speedtronic.checkpoint.digest import determining_state, encode_leaf
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Difference:
 
 def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Difference | None:
     """Compare what determines the rest of a run, as `state_digest` does, value by value."""
-    ours, theirs = dict(_leaves(determining(found), "")), dict(_leaves(determining(expected), ""))
+    ours, theirs = (
+        dict(_leaves(determining_state(found), "")),
+        dict(_leaves(determining_state(expected), "")),
+    )
     paths = sorted({*ours, *theirs})
     differing = [path for path in paths if not _same(ours.get(path, ...), theirs.get(path, ...))]
     if not differing:
@@ -63,7 +66,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         # By their bytes: NaN is NaN here, and 0 is not -0.
-        (kind, x), (other, y) = encoded("", a), encoded("", b)
+        (kind, x), (other, y) = encode_leaf("", a), encode_leaf("", b)
         return kind == other and bool((x == y).all())
     return type(a) is type(b) and (a == b or (a != a and b != b))
 

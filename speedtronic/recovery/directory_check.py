@@ -112,7 +112,7 @@ def _reported(examination: Examination) -> Iterator[Finding]:
         action = "nothing: the next flow run writes it anew"
         yield Finding("directory", "warning", str(path), said, "a report", action)
         return
-    there = set(layout.steps(examination.look.names))
+    there = set(layout.steps_newest_first(examination.look.names))
     if examination.trained_by or max(there, default=0) > max(files, default=0):
         return
     aside = {found.file.rpartition("/")[2] for found in quarantined(examination.storage)}

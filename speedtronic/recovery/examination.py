@@ -21,7 +21,7 @@ from speedtronic.recovery.judging import Judged, Look, Looking
 from speedtronic.run_directory import CONFIG_YAML, RUN_JSON, locate, read_place
 from speedtronic.storage.base import Storage
 from speedtronic.storage.local import LocalStorage
-from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.lock_owner import lock_owner
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.urls import local_path
 from speedtronic.worker.load import LoadProcess
@@ -132,7 +132,7 @@ class Examination:
     @property
     def trained_by(self) -> str:
         """Who trains the run at this moment, as far as can be seen; empty when nobody does."""
-        return trainer(self.storage) or ("" if self.settled else "a process not seen from here")
+        return lock_owner(self.storage) or ("" if self.settled else "a process not seen from here")
 
     @contextmanager
     def repairing(self) -> Iterator[bool]:
@@ -167,12 +167,12 @@ class Examination:
         names = self.storage.entries()
         return (
             not {layout.POINTER, LOCK}.isdisjoint(names)
-            or next(layout.steps(names), None) is not None
+            or next(layout.steps_newest_first(names), None) is not None
         )
 
     def _is_as_judged(self) -> bool:
         newest = max((found.step for found in self.look.judged), default=-1)
-        return next(layout.steps(self.storage.entries()), -1) <= newest
+        return next(layout.steps_newest_first(self.storage.entries()), -1) <= newest
 
 
 def examine(

@@ -48,7 +48,7 @@ def load_state(place: str) -> tuple[str, dict[str, Any]]:
     """
     path = Path(place)
     if path.is_file():
-        state = codec.decode(path.read_bytes())
+        state = codec.decode_payload(path.read_bytes())
     else:
         state = load_newest(find_store(place)).state
     return f"{place} at step {state.get('step')}", state

@@ -54,7 +54,7 @@ def _has_run(path: Path) -> bool:
 
 def _has_checkpoints(path: Path) -> bool:
     names = [entry.name for entry in path.iterdir()]
-    return layout.POINTER in names or next(layout.steps(names), None) is not None
+    return layout.POINTER in names or next(layout.steps_newest_first(names), None) is not None
 
 
 def _in_quarantine(path: Path) -> bool:

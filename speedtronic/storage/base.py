@@ -76,7 +76,9 @@ class Storage(Protocol):
         """Return once renames and deletions in a folder would survive a power failure."""
 
 
-def full_error(what: str, needed_bytes: int | None, free_bytes: int | None) -> StorageFullError:
+def storage_full_error(
+    what: str, needed_bytes: int | None, free_bytes: int | None
+) -> StorageFullError:
     """The error of a full disk, in words for a person and as attributes."""
     needs = "" if needed_bytes is None else f", needs {needed_bytes / 2**20:.1f} MiB"
     found = "" if free_bytes is None else f", found {free_bytes / 2**20:.1f} MiB"
@@ -153,7 +155,7 @@ def _written(storage: Storage, name: str, file: BinaryIO, write: Callable[[Binar
         if isinstance(cause, StorageError):
             raise cause from error
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise full_error(what, None, storage.free_bytes()) from error
+            raise storage_full_error(what, None, storage.free_bytes()) from error
         raise StorageError(f"{what}: {error}") from error
 
 

@@ -17,11 +17,11 @@ from typing import Any
 from speedtronic.errors import RunLockedError, StorageError
 from speedtronic.storage.lock_record import (
     Record,
-    describe,
+    describe_owner,
     from_bytes,
     has_ended,
-    lost,
-    this_process,
+    lock_lost_error,
+    new_record,
     to_bytes,
 )
 from speedtronic.storage.names import LOCK
@@ -66,9 +66,9 @@ class Lease:
         """
         content, version = self._storage.read_version(LOCK)
         found = from_bytes(content)
-        if left_s(self._storage, found) > 0 and not has_ended(found):
+        if remaining_s(self._storage, found) > 0 and not has_ended(found):
             raise self._refusal(found)
-        self._record, self._lost = this_process(), None
+        self._record, self._lost = new_record(), None
         taken = self._storage.swap(LOCK, self._content(), version)
         if taken is None:
             raise self._refusal(from_bytes(self._storage.read_version(LOCK)[0]))
@@ -90,7 +90,7 @@ class Lease:
             if self._lost is None:
                 self._renew(self._content())
             if self._lost is not None:
-                raise lost(self._storage.root, self._lost)
+                raise lock_lost_error(self._storage.root, self._lost)
 
     def release(self) -> None:
         """Give the lease up, if it is still ours; the object stays."""
@@ -154,7 +154,7 @@ class Lease:
                         logger.warning("the lease was not renewed, going on trying: %s", error)
                     failing = True
                 if self._lost is not None:
-                    logger.error("%s", lost(self._storage.root, self._lost))
+                    logger.error("%s", lock_lost_error(self._storage.root, self._lost))
                     return
 
     def _content(self) -> bytes:
@@ -163,14 +163,14 @@ class Lease:
         return to_bytes(self._record | {"lease_s": self._lease_s, "expires_at": expires_at})
 
     def _refusal(self, found: Record) -> RunLockedError:
-        seconds = max(left_s(self._storage, found), 0.0)
+        seconds = max(remaining_s(self._storage, found), 0.0)
         return RunLockedError(
-            f"{self._storage.root} is being trained by {describe(found)}; wait for it to end, or "
-            f"stop it. If it is gone, its lease ends in {seconds:.0f} s"
+            f"{self._storage.root} is being trained by {describe_owner(found)}; wait for it to "
+            f"end, or stop it. If it is gone, its lease ends in {seconds:.0f} s"
         )
 
 
-def left_s(storage: ObjectStorage, record: Record) -> float:
+def remaining_s(storage: ObjectStorage, record: Record) -> float:
     """Return the seconds until the lease `record` ends, at most `LEASE_S`; 0 of what is no lease.
 
     Both ends are told by the store's clock, so neither the holder's nor this machine's matters.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from speedtronic.errors import StorageError
-from speedtronic.storage.base import FILE, full_error
+from speedtronic.storage.base import FILE, storage_full_error
 from speedtronic.storage.direct_file import DirectFile
 from speedtronic.storage.regular_files import reader
 
@@ -128,7 +128,9 @@ class LocalStorage:
         except OSError as error:
             path = self._root / name
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise full_error(f"cannot {verb} {path}", None, _free(self._root)) from error
+                raise storage_full_error(
+                    f"cannot {verb} {path}", None, _free(self._root)
+                ) from error
             raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
@@ -139,7 +141,7 @@ def _free(path: Path) -> int | None:
     return None
 
 
-def what_is(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """What is at `path`, in words: `FILE`, "a link to ...", "a folder"; empty if nothing is."""
     try:
         mode = path.lstat().st_mode
@@ -152,7 +154,7 @@ def what_is(path: Path) -> str:
 
 def _kind(entry: "os.DirEntry[str]") -> str:
     """The same of an entry of a directory; of a file, without asking the file system again."""
-    return FILE if entry.is_file(follow_symlinks=False) else what_is(Path(entry.path))
+    return FILE if entry.is_file(follow_symlinks=False) else file_kind(Path(entry.path))
 
 
 def _link(path: Path) -> str:

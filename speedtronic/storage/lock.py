@@ -15,21 +15,21 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from speedtronic.errors import OutputDirError, RunLockedError
-from speedtronic.machine_errors import may_pass
+from speedtronic.machine_errors import is_transient
 from speedtronic.storage.base import FILE, Storage
 from speedtronic.storage.lease import Lease
-from speedtronic.storage.local import what_is
+from speedtronic.storage.local import file_kind
 from speedtronic.storage.lock_record import (
     Record,
-    describe,
+    describe_owner,
     from_bytes,
-    lost,
-    this_process,
+    lock_lost_error,
+    new_record,
     to_bytes,
 )
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
-from speedtronic.storage.probe import what_does_not_hold
+from speedtronic.storage.probe import missing_guarantees
 from speedtronic.storage.regular_files import disk_errors, reader, storage_error
 
 logger = logging.getLogger(__name__)
@@ -65,23 +65,23 @@ class RunLock:
             StorageError: it cannot be taken now; it is free, and another try may succeed.
         """
         with disk_errors(f"cannot lock {self._path}"):
-            kind = what_is(self._path)
+            kind = file_kind(self._path)
             if kind not in ("", FILE):
                 raise OutputDirError(f"cannot lock {self._path}: it is {kind}; remove it")
             try:
                 self._lock.acquire(timeout=0)
             except Timeout:
+                owner = describe_owner(read_lock_record(self._root))
                 raise RunLockedError(
-                    f"{self._root} is being trained by {describe(holder(self._root))}; "
-                    "wait for it to end, or stop it"
+                    f"{self._root} is being trained by {owner}; wait for it to end, or stop it"
                 ) from None
-            self._record = this_process()
+            self._record = new_record()
             try:
                 self._file = _write(self._path, to_bytes(self._record))
             except BaseException:
                 self.release()
                 raise
-        for warning in what_does_not_hold(self._root) if self._warn else ():
+        for warning in missing_guarantees(self._root) if self._warn else ():
             logger.warning("%s", warning)
 
     def confirm(self) -> None:
@@ -94,12 +94,12 @@ class RunLock:
         try:
             content, file = _read(self._path)
         except OSError as error:
-            if may_pass(error):
+            if is_transient(error):
                 raise storage_error(f"cannot read {self._path}", error) from error
             content, file = b"", (0, 0)
         record = from_bytes(content)
         if file != self._file or record.get("token") != self._record["token"]:
-            raise lost(str(self._root), record)
+            raise lock_lost_error(str(self._root), record)
 
     def is_of(self, other: "RunLock") -> bool:
         """Whether both are of one directory."""
@@ -125,7 +125,7 @@ def open_lock(storage: Storage) -> RunLock | Lease:
     return Lease(storage) if isinstance(storage, ObjectStorage) else RunLock(storage.root)
 
 
-def holder(root: str | Path) -> Record:
+def read_lock_record(root: str | Path) -> Record:
     """Who last took the lock of a directory: host, pid, since; empty when unknown."""
     with contextlib.suppress(OSError):
         return from_bytes(_read(Path(root) / LOCK)[0])

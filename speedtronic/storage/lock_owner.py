@@ -9,15 +9,15 @@ from pathlib import Path
 
 from speedtronic.errors import CheckpointError
 from speedtronic.storage.base import Storage, read_record
-from speedtronic.storage.lease import left_s
-from speedtronic.storage.lock_record import Record, describe, from_bytes, has_ended
+from speedtronic.storage.lease import remaining_s
+from speedtronic.storage.lock_record import Record, describe_owner, from_bytes, has_ended
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
 
 LOCKS = Path("/proc/locks")
 
 
-def trainer(storage: Storage) -> str:
+def lock_owner(storage: Storage) -> str:
     """The process that holds the lock, for people; empty when none does, as far as can be seen.
 
     A lock that a process in another container, or on another machine, has on a shared file system
@@ -25,10 +25,10 @@ def trainer(storage: Storage) -> str:
     """
     record = _record(storage)
     if isinstance(storage, ObjectStorage):
-        held = left_s(storage, record) > 0 and not has_ended(record)
+        held = remaining_s(storage, record) > 0 and not has_ended(record)
     else:
         held = _is_flocked(Path(storage.root) / LOCK, record)
-    return describe(record) if held else ""
+    return describe_owner(record) if held else ""
 
 
 def _record(storage: Storage) -> Record:

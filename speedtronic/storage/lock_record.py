@@ -13,7 +13,7 @@ from speedtronic.errors import RunLockedError
 Record = dict[str, Any]
 
 
-def this_process() -> Record:
+def new_record() -> Record:
     """A record of this process, with a token that no other call returns."""
     pid = os.getpid()
     return {
@@ -40,7 +40,7 @@ def from_bytes(content: bytes) -> Record:
     return record if isinstance(record, dict) else {}
 
 
-def describe(record: Record) -> str:
+def describe_owner(record: Record) -> str:
     """The holder, for a message."""
     if "pid" not in record:
         return "another process"
@@ -65,9 +65,9 @@ def has_ended(record: Record) -> bool:
     return bool(started) and started != record.get("started")  # its number was given anew
 
 
-def lost(place: str, record: Record) -> RunLockedError:
+def lock_lost_error(place: str, record: Record) -> RunLockedError:
     """The error of a process whose lock is another's now, or gone."""
-    now = f"is held by {describe(record)} now" if record else "was removed"
+    now = f"is held by {describe_owner(record)} now" if record else "was removed"
     return RunLockedError(
         f"the lock of {place} {now}: this process was thought to be gone, and another may go on "
         "with the run. It saves nothing more; what is there is the other's"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from speedtronic.machine_errors import may_pass
+from speedtronic.machine_errors import is_transient
 from speedtronic.storage.names import LOCK, temporary_name
 
 _NETWORK = re.compile(
@@ -15,7 +15,7 @@ _NETWORK = re.compile(
 )
 
 
-def what_does_not_hold(root: Path) -> list[str]:
+def missing_guarantees(root: Path) -> list[str]:
     """Warnings, one line each, of what is not promised in `root`, whose lock is held.
 
     Takes a few file operations; leaves nothing behind.
@@ -95,7 +95,7 @@ def _renaming_problem(root: Path) -> str:
         new.replace(old)
         found, left = old.read_bytes(), new.exists()
     except OSError as error:
-        return "" if may_pass(error) else error.strerror or str(error)  # or it says nothing
+        return "" if is_transient(error) else error.strerror or str(error)  # or it says nothing
     finally:
         for file in (old, new):
             with suppress(OSError):

@@ -25,7 +25,7 @@ from speedtronic.errors import (
     StorageError,
     StorageFullError,
 )
-from speedtronic.machine_errors import may_pass
+from speedtronic.machine_errors import is_transient
 
 _T = TypeVar("_T")
 
@@ -113,7 +113,7 @@ def disk_errors(what: str) -> Iterator[None]:
     except SpeedtronicError:
         raise
     except OSError as error:
-        if may_pass(error):
+        if is_transient(error):
             raise storage_error(what, error) from error
         raise OutputDirError(f"{what}: {error.strerror or error}") from error
 

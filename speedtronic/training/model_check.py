@@ -60,8 +60,8 @@ def _ordinary(value: Any) -> bool:
 def _round_trip(entry: dict[str, Any]) -> None:
     file = io.BytesIO()
     before = state_digest({"model": entry})
-    codec.encode(HostBuffers().copy({"model": entry}), file)
-    after = state_digest(codec.decode(file.getvalue()))
+    codec.encode_payload(HostBuffers().copy({"model": entry}), file)
+    after = state_digest(codec.decode_payload(file.getvalue()))
     if before != after:
         raise UnsavableError("it is not the same after a save and a load")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speedtronic.checkpoint.digest import encoded
+from speedtronic.checkpoint.digest import encode_leaf
 from speedtronic.data.stream_state import TAG, from_portable, to_portable
 from speedtronic.errors import DataError, UnsavableError
 
@@ -160,7 +160,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
             same = np.array_equal(a_[:words].view(np.int64), b_[:words].view(np.int64))
             return same and (not rest or np.array_equal(a_[words:], b_[words:]))
         return torch.equal(x, y)
-    (kind, x), (other, y) = encoded("", a), encoded("", b)
+    (kind, x), (other, y) = encode_leaf("", a), encode_leaf("", b)
     return kind == other and bool((x == y).all())
 
 

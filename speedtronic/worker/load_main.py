@@ -26,7 +26,7 @@ from speedtronic.checkpoint.candidates import Candidate
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
 from speedtronic.liveness import end_as_orphan, end_with_parent
-from speedtronic.machine_errors import OUT_OF_MEMORY, is_of_the_machine
+from speedtronic.machine_errors import OUT_OF_MEMORY, is_machine_failure
 
 COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
 MAX_NAMED = 3
@@ -65,7 +65,7 @@ def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
     except Exception as error:
         if any(words in str(error) for words in OUT_OF_MEMORY):
             return {"memory": str(error)}  # an allocation that failed within torch
-        if is_of_the_machine(error):
+        if is_machine_failure(error):
             return {"unreadable": f"it cannot be judged here and now: {error}"}
         raise
     facts["seconds"] = time.perf_counter() - started

@@ -27,7 +27,7 @@ from speedtronic.checkpoint import RunLock
 from speedtronic.flows.keys import slug
 from speedtronic.flows.stopping import children
 from speedtronic.runtime import train_from_config
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from tests.flows.serving import (
     ROOT,
     Serving,
@@ -65,7 +65,7 @@ def trainer(config: SpeedtronicConfig) -> int:
     """The process that trains, once it is in the middle of a chunk."""
     metrics = Path(config.run.output_dir) / "metrics.jsonl"
     assert wait_until(lambda: last_step(metrics) >= KILL_AT, START_S)
-    pid = holder(config.checkpoint_dir)["pid"]
+    pid = read_lock_record(config.checkpoint_dir)["pid"]
     assert isinstance(pid, int)
     return pid
 

@@ -66,13 +66,13 @@ def test_it_waits_for_its_own_former_process(
     config, run_id = exact_recipe(tmp_path / "run"), uuid4()
     monkeypatch.setattr(restarts, "POLL_S", 0.05)
     waiting, ended = threading.Event(), threading.Event()
-    look = restarts.trainer
+    look = restarts.lock_owner
 
     def looked(storage: Any) -> str:
         waiting.set()
         return look(storage)
 
-    monkeypatch.setattr(restarts, "trainer", looked)
+    monkeypatch.setattr(restarts, "lock_owner", looked)
     with held(config) as process:
         report_of(config, run_id)
         again = started(monkeypatch, 2, run_id)

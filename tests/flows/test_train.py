@@ -27,7 +27,7 @@ from speedtronic.errors import ConfigError, WorkerDied, WorkerFailed
 from speedtronic.flows.keys import slug
 from speedtronic.flows.train import train
 from speedtronic.runtime import train_from_config
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from tests.flows.serving import Serving, artifacts, events, train_alone, until
 from tests.recipes import assert_same_tensors, exact_recipe, load, newest
 from tests.tiny import tiny_config
@@ -45,7 +45,7 @@ def killing(directory: Path, at_steps: list[int]) -> Iterator[list[int]]:
     def watch() -> None:
         for step in at_steps:
             while not done.wait(0.002):
-                pid = holder(directory / "checkpoints").get("pid")
+                pid = read_lock_record(directory / "checkpoints").get("pid")
                 ready = isinstance(pid, int) and pid not in killed and _alive(pid)
                 if ready and last_step(directory / "metrics.jsonl") >= step:
                     os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_a_flow_that_is_ended_leaves_no_process_and_no_lock(
     # On the tests' own server: one that the flow started itself would outlive its SIGKILL.
     with subprocess.Popen(command, env=served.client_env) as flow_process:
         assert wait_until(lambda: last_step(metrics) >= 10, 120)
-        worker = holder(config.checkpoint_dir)["pid"]
+        worker = read_lock_record(config.checkpoint_dir)["pid"]
         assert isinstance(worker, int)
         with Processes([worker]) as processes:
             flow_process.send_signal(number)

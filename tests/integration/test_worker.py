@@ -17,7 +17,7 @@ from speedtronic.checkpoint import RunLock
 from speedtronic.errors import RunLockedError, WorkerDied, WorkerFailed, WorkerHung
 from speedtronic.plan import Chunk
 from speedtronic.runtime import train_from_config
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import exact_recipe, load, newest
 from tests.waiting import Processes, last_step, wait_until
@@ -168,7 +168,7 @@ def test_everything_ends_with_the_parent(tmp_path: Path) -> None:
     (tmp_path / "given.yaml").write_text(config.to_yaml())
     with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "given.yaml")]) as parent:
         assert wait_until(lambda: last_step(tmp_path / "run/metrics.jsonl") >= 10, 60)
-        worker = holder(config.checkpoint_dir)["pid"]
+        worker = read_lock_record(config.checkpoint_dir)["pid"]
         assert isinstance(worker, int)
         loaders = _children(worker)
         assert len(loaders) == 2

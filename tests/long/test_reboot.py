@@ -20,7 +20,7 @@ import pytest
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.flows.stopping import children
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from tests.flows.serving import (
     ROOT,
     Serving,
@@ -133,7 +133,7 @@ def assert_ended_well(config: SpeedtronicConfig, run_id: UUID, reference: str) -
 
 def flow_process(config: SpeedtronicConfig) -> tuple[int, int]:
     """The process that trains, and the flow's above it."""
-    pid = holder(config.checkpoint_dir)["pid"]
+    pid = read_lock_record(config.checkpoint_dir)["pid"]
     assert isinstance(pid, int)
     answer = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True)
     return pid, int(answer.stdout)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from speedtronic.flows.keys import slug
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from tests.flows.serving import (
     ROOT,
     Serving,
@@ -67,7 +67,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         with serving.as_client():
             run_id = deploy(config)
             assert wait_until(lambda: last_step(directory / "metrics.jsonl") >= 150, WAIT_S)
-            os.kill(int(str(holder(config.checkpoint_dir)["pid"])), signal.SIGKILL)
+            os.kill(int(str(read_lock_record(config.checkpoint_dir)["pid"])), signal.SIGKILL)
             assert until(lambda: state_of(run_id) == "Completed", WAIT_S), log_of(run_id)
             with client() as api:
                 deployment = api.read_deployment_by_name("recovery/verification").id

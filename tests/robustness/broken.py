@@ -57,7 +57,7 @@ class PruneBeforePointer(CheckpointStore):
         self._disk, self._count = storage, keep_last
 
     def save(self, state: dict[str, Any]) -> Pointer:
-        steps = sorted(layout.steps(self._disk.list()), reverse=True)
+        steps = sorted(layout.steps_newest_first(self._disk.list()), reverse=True)
         for step in steps[self._count - 1 :]:
             self._disk.delete(layout.manifest_name(step))
             self._disk.sync_folder()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar, cast
 
 from speedtronic.errors import StorageError
-from speedtronic.storage.base import Storage, full_error
+from speedtronic.storage.base import Storage, storage_full_error
 
 T = TypeVar("T")
 Operation = tuple[str, str]
@@ -213,7 +213,7 @@ def _error(code: int, verb: str, path: str) -> OSError:
     what = f"cannot {verb} {path}"
     error: StorageError
     error = (
-        full_error(what, None, None)
+        storage_full_error(what, None, None)
         if code == errno.ENOSPC
         else StorageError(f"{what}: {cause.strerror}")
     )

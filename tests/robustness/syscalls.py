@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from speedtronic.errors import RunLockedError, SpeedtronicError, StorageError
-from speedtronic.machine_errors import PASSING
+from speedtronic.machine_errors import TRANSIENT_ERRNOS
 from speedtronic.report import RunReport, write_report
 from speedtronic.runtime import build_runtime
 from tests.robustness.sweeps import Tally
@@ -96,7 +96,11 @@ class _Place:
             said = f"{type(raised).__name__}: {raised}"
             lost = sticky and error == "EIO" and call in _READS
             held = call == "flock" and isinstance(raised, RunLockedError)
-            if code in PASSING and not isinstance(raised, StorageError) and not (lost or held):
+            if (
+                code in TRANSIENT_ERRNOS
+                and not isinstance(raised, StorageError)
+                and not (lost or held)
+            ):
                 found.append(f"not to be tried again: {said}")
             if str(self.run) not in said:
                 found.append(f"names no file: {said}")

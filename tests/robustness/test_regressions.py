@@ -111,7 +111,7 @@ def test_what_an_unfinished_save_left_goes_with_the_next_one() -> None:
     store = CheckpointStore(crashed, keep_last=3)
     store.select()
     store.save(state_at(8))
-    assert sorted(layout.steps(crashed.list())) == [4, 6, 8]
+    assert sorted(layout.steps_newest_first(crashed.list())) == [4, 6, 8]
 
 
 def test_another_runs_unfinished_save_is_left_alone() -> None:
@@ -122,7 +122,7 @@ def test_another_runs_unfinished_save_is_left_alone() -> None:
     store.select()
     store.save(state_at(8))
     assert disk.content(layout.payload_name(3)) == foreign
-    assert 2 not in layout.steps(disk.list())
+    assert 2 not in layout.steps_newest_first(disk.list())
 
 
 def test_a_state_that_is_to_be_replaced_is_there_until_the_other_is() -> None:

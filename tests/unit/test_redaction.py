@@ -7,7 +7,14 @@ import pytest
 
 from speedtronic.config.references import expand_path, substitute
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact, redacted_keys, remember, scrub, secrecy, show
+from speedtronic.redaction import (
+    format_value,
+    redact,
+    redacted_keys,
+    register_secrets,
+    scrub,
+    secrecy_level,
+)
 
 SECRET = """
 password DB_PASSWORD dbPassword password2 password_file pin_password secret client_secret
@@ -74,7 +81,7 @@ SHAPES = [
 def test_a_shape_makes_a_part_of_a_text_secret(text: str, expected: str) -> None:
     assert redact({"a": [text]}) == {"a": [expected]}
     assert redact(expected) == expected
-    assert "CANARY" not in show({"a": text}) and "CANARY" not in scrub(f"x: {text}")
+    assert "CANARY" not in format_value({"a": text}) and "CANARY" not in scrub(f"x: {text}")
     assert [*redacted_keys({"a": [expected]})] == ["a[0]"]
 
 
@@ -121,17 +128,17 @@ def test_a_reference_is_kept_and_what_stands_beside_it_is_not(value: Any, kept: 
 
 
 def test_what_was_seen_of_secrets_is_found_in_messages() -> None:
-    remember({"password": "a-long-secret", "pin": 55512345, "url": "s3://me:p%40ss-word@h"})
+    register_secrets({"password": "a-long-secret", "pin": 55512345, "url": "s3://me:p%40ss-word@h"})
     said = scrub("got a-long-secret, '55512345', p%40ss-word and p@ss-word")
     assert said == "got ***, '***', *** and ***"
-    remember({"password": "short"})
+    register_secrets({"password": "short"})
     assert scrub("in short") == "in short"
 
 
 def test_a_value_that_contains_itself() -> None:
     value: list[Any] = []
     value += [value, value]
-    assert show(value) == "['...', '...']"
+    assert format_value(value) == "['...', '...']"
 
 
 @pytest.mark.parametrize(
@@ -164,4 +171,4 @@ def test_a_blanked_value_is_not_used(value: str) -> None:
 
 
 def test_secrecy_is_of_words() -> None:
-    assert secrecy("monkey") == secrecy("pass_through_norm") == secrecy("") == 0
+    assert secrecy_level("monkey") == secrecy_level("pass_through_norm") == secrecy_level("") == 0

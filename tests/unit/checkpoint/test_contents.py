@@ -11,7 +11,7 @@ import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_storage, survey
 from speedtronic.checkpoint.candidates import candidates
-from speedtronic.checkpoint.contents import refuse_wrong_facts
+from speedtronic.checkpoint.contents import validate_facts
 from speedtronic.checkpoint.digest import bytes_digest
 from speedtronic.checkpoint.records import FileEntry, Manifest
 from speedtronic.errors import CorruptError, NoValidCheckpointError, UnsupportedFormatError
@@ -148,13 +148,13 @@ WRONG: list[Set] = [
 
 
 def test_a_whole_one_is_right() -> None:
-    refuse_wrong_facts(whole())
+    validate_facts(whole())
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG, ids=map(str, range(len(WRONG))))
 def test_a_wrong_fact_is_named(path: str, value: Any) -> None:
     with pytest.raises(CorruptError) as raised:
-        refuse_wrong_facts(changed(whole(), path, value))
+        validate_facts(changed(whole(), path, value))
     said = str(raised.value)
     assert said.startswith(f"payload is damaged: {path.partition('.')[0]}")
     assert "\n" not in said
@@ -196,12 +196,12 @@ def test_what_a_run_writes_is_right(path: str, value: Any) -> None:
     state = whole()
     if path in ("history", "optimizer.inherited") or path not in state:
         state.setdefault(path, None)
-    refuse_wrong_facts(changed(state, path, value))
+    validate_facts(changed(state, path, value))
 
 
 def test_a_newer_format_is_no_damage() -> None:
     with pytest.raises(UnsupportedFormatError, match="format version 2"):
-        refuse_wrong_facts(changed(whole(), "format_version", 2))
+        validate_facts(changed(whole(), "format_version", 2))
 
 
 # --- in a store ---

@@ -113,10 +113,10 @@ def test_does_not_differ_with(name: str) -> None:
 
 def test_survives_the_disk() -> None:
     file = io.BytesIO()
-    digest, size = codec.encode(state_at(4), file)
+    digest, size = codec.encode_payload(state_at(4), file)
     data = file.getvalue()
     assert (digest, size) == (bytes_digest(data), len(data))
-    assert state_digest(codec.decode(data)) == state_digest(state_at(4))
+    assert state_digest(codec.decode_payload(data)) == state_digest(state_at(4))
 
 
 def test_is_the_same_in_every_version() -> None:

@@ -38,7 +38,7 @@ class Counting(LocalStorage):
 def test_the_plain_values_of_a_payload_of_ours(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.save(state_at(2))
-    found = outline.read(open_storage(str(tmp_path)), NAME)
+    found = outline.read_outline(open_storage(str(tmp_path)), NAME)
     assert (found["run_id"], found["step"], found["loss"]) == (store.run_id, 2, 1.5)
     assert found["scaler"] is None
     assert found["data"] == {"samples": 8, "epoch": 0, "seed": 7, "shuffle": True}
@@ -47,7 +47,7 @@ def test_the_plain_values_of_a_payload_of_ours(tmp_path: Path) -> None:
 def test_tensors_are_not_read(tmp_path: Path) -> None:
     torch.save({"model": {"w": torch.zeros(2**23)}, "run_id": "mine"}, tmp_path / NAME)
     storage = Counting(tmp_path)
-    assert outline.read(storage, NAME)["run_id"] == "mine"
+    assert outline.read_outline(storage, NAME)["run_id"] == "mine"
     assert storage.num_bytes < 2**18
 
 
@@ -84,15 +84,15 @@ def test_anything_else_is_refused_in_words(tmp_path: Path, kind: str) -> None:
     HOSTILE[kind](tmp_path / NAME)
     storage = Counting(tmp_path)
     with pytest.raises(CorruptError, match="payload"):
-        outline.read(storage, NAME)
+        outline.read_outline(storage, NAME)
     assert storage.num_bytes <= outline.MAX_BYTES + 1
 
 
 def test_nothing_is_executed_or_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     archive(tmp_path / NAME, pickle.dumps({"run_id": "mine", "model": Bomb()}))
-    assert outline.read(open_storage(str(tmp_path)), NAME) == {"run_id": "mine"}
+    assert outline.read_outline(open_storage(str(tmp_path)), NAME) == {"run_id": "mine"}
     # An unpickler makes a table of four thousand million entries for this one.
     archive(tmp_path / NAME, b"\x80\x02}r\xff\xff\xff\xff.")
-    assert outline.read(open_storage(str(tmp_path)), NAME) == {}
+    assert outline.read_outline(open_storage(str(tmp_path)), NAME) == {}
     assert not (tmp_path / "executed").exists()

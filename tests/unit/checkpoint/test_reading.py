@@ -32,12 +32,12 @@ def rich_state() -> dict[str, Any]:
 
 def encoded(state: dict[str, Any]) -> bytes:
     file = io.BytesIO()
-    codec.encode(state, file)
+    codec.encode_payload(state, file)
     return file.getvalue()
 
 
 def load(data: bytes) -> dict[str, Any]:
-    return codec.load(io.BytesIO(data), len(data), bytes_digest(data))
+    return codec.load_payload(io.BytesIO(data), len(data), bytes_digest(data))
 
 
 def test_gives_what_torch_gives() -> None:
@@ -74,14 +74,14 @@ def test_a_payload_with_checksums_of_its_own_loads_too() -> None:
     ],
     ids=["shorter", "longer", "empty", "other"],
 )
-@pytest.mark.parametrize("how", [codec.load, reading.check])
+@pytest.mark.parametrize("how", [codec.load_payload, reading.verify_bytes])
 def test_another_size_is_refused(damage: Callable[[bytes], bytes], how: Callable[..., Any]) -> None:
     data = encoded(rich_state())
     with pytest.raises(CorruptError, match=rf"bytes, expected {len(data)}"):
         how(io.BytesIO(damage(data)), len(data), bytes_digest(data))
 
 
-@pytest.mark.parametrize("how", [codec.load, reading.check])
+@pytest.mark.parametrize("how", [codec.load_payload, reading.verify_bytes])
 def test_a_flipped_bit_anywhere_is_refused_before_torch_looks(
     how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_ends_while_it_is_read_is_refused() -> None:
 
     data = encoded(rich_state())
     with pytest.raises(CorruptError, match="ends before its size"):
-        codec.load(Shrinking(data), len(data), bytes_digest(data))
+        codec.load_payload(Shrinking(data), len(data), bytes_digest(data))
 
 
 MEASURE = """
@@ -120,7 +120,7 @@ def peak_bytes():
 path, size, digest = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 with open(path, "rb") as file:
     before = peak_bytes()
-    state = codec.load(file, size, digest)
+    state = codec.load_payload(file, size, digest)
 print((peak_bytes() - before) / size)
 """
 
@@ -129,7 +129,7 @@ def test_loading_needs_the_memory_of_the_file_and_hardly_more(tmp_path: Path) ->
     path = tmp_path / "payload.pt"
     state = {"step": 1, "weights": [torch.randn(2**20) for _ in range(48)]}
     with path.open("wb") as file:
-        digest, size = codec.encode(state, file)
+        digest, size = codec.encode_payload(state, file)
     # The first load brings in code; its peak is behind when the second is measured.
     output = subprocess.run(
         [sys.executable, "-c", MEASURE, str(path), str(size), digest],

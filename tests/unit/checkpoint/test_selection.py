@@ -21,8 +21,8 @@ from speedtronic.errors import (
 from speedtronic.recovery.loading import load_newest
 from speedtronic.recovery.rollback import roll_back
 from speedtronic.storage.base import publish
-from speedtronic.storage.lock import holder
-from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.lock import read_lock_record
+from speedtronic.storage.lock_owner import lock_owner
 from tests.tiny import Tree
 from tests.unit.checkpoint.states import open_store, selected_step, state_at
 
@@ -158,7 +158,12 @@ def test_links_behind_a_good_checkpoint_are_left_alone(tmp_path: Path) -> None:
     after = picture(root)
     kept = (layout.payload_name(2), layout.manifest_name(2), layout.payload_name(4))
     assert all(after[name] == before[name] for name in (*kept, layout.manifest_name(4)))
-    assert sorted(layout.steps(after)) == [2, 4, 6, 10]  # 6 is the one that was verified
+    assert sorted(layout.steps_newest_first(after)) == [
+        2,
+        4,
+        6,
+        10,
+    ]  # 6 is the one that was verified
 
 
 def test_links_of_another_run_are_skipped(tmp_path: Path) -> None:
@@ -190,7 +195,7 @@ def test_a_pin_holds_whatever_it_is(tmp_path: Path, kind: str) -> None:
     ODD[kind](root / layout.pin_name(6))
     for step in (8, 10, 12):
         store.save(state_at(step))
-    assert sorted(layout.steps(path.name for path in root.iterdir())) == [6, 12]
+    assert sorted(layout.steps_newest_first(path.name for path in root.iterdir())) == [6, 12]
     assert pinned(open_storage(str(root))) == {6: "unknown"}
 
 
@@ -318,8 +323,8 @@ def test_a_pin_of_absurd_size_holds(with_huge: Callable[[str], Path]) -> None:
 
 def test_a_lock_of_absurd_size_names_nobody(with_huge: Callable[[str], Path]) -> None:
     root = with_huge(".lock")
-    assert holder(root) == {}
-    assert trainer(open_storage(str(root))) == ""
+    assert read_lock_record(root) == {}
+    assert lock_owner(open_storage(str(root))) == ""
     lock = open_lock(open_storage(str(root)))
     lock.acquire()
     lock.release()

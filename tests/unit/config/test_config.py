@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from speedtronic.config.config import SpeedtronicConfig, take_target
+from speedtronic.config.config import SpeedtronicConfig, split_target
 from speedtronic.config.parsing import parse_assignment
 from speedtronic.config.sections import DataConfig, Section
 from speedtronic.errors import ConfigError
@@ -787,19 +787,19 @@ def test_an_assignment_that_reaches_nowhere(changes: dict[str, object], expected
 
 @pytest.mark.parametrize("key", ["max_steps", "run.max_steps"])
 def test_take_target_returns_the_target_and_keeps_the_horizon(key: str) -> None:
-    config, target = take_target(SpeedtronicConfig.from_dict({}), {key: 4, "seed": 5})
+    config, target = split_target(SpeedtronicConfig.from_dict({}), {key: 4, "seed": 5})
     assert (target, config.run.max_steps, config.data.seed) == (4, 1000, 5)
 
 
 def test_take_target_without_a_target() -> None:
-    config, target = take_target(SpeedtronicConfig.from_dict({}), {"seed": 5})
+    config, target = split_target(SpeedtronicConfig.from_dict({}), {"seed": 5})
     assert (target, config.run.seed) == (None, 5)
 
 
 @pytest.mark.parametrize("value", [0, "ten", 1.5, True, None])
 def test_take_target_checks_the_target(value: object) -> None:
     with pytest.raises(ConfigError, match=r"^run.max_steps is .*; it must be"):
-        take_target(SpeedtronicConfig.from_dict({}), {"max_steps": value})
+        split_target(SpeedtronicConfig.from_dict({}), {"max_steps": value})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from speedtronic.cli import main
 from speedtronic.config.config import FLAGS, SHORTCUTS, SpeedtronicConfig
-from speedtronic.config.json_schema import json_schema, page
+from speedtronic.config.json_schema import json_schema, markdown_page
 from speedtronic.config.parsing import parse_file, parse_yaml
 from speedtronic.errors import ConfigError
 
@@ -134,11 +134,13 @@ def test_the_command_loads_no_torch() -> None:
 
 def test_the_page_is_current() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert written == page(), "run python -m speedtronic.config.json_schema > docs/configuration.md"
+    assert written == markdown_page(), (
+        "run python -m speedtronic.config.json_schema > docs/configuration.md"
+    )
 
 
 def test_the_page_names_every_key() -> None:
-    sections = dict(part.split("\n", 1) for part in page().split("\n## "))
+    sections = dict(part.split("\n", 1) for part in markdown_page().split("\n## "))
     for key in keys():
         section, name = key.split(".")
         assert f"| `{name}` |" in sections[section]

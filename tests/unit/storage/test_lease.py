@@ -15,8 +15,8 @@ import pytest
 from speedtronic.checkpoint import Lease, open_storage
 from speedtronic.errors import RunLockedError, StorageError
 from speedtronic.storage import lease
-from speedtronic.storage.lock_owner import trainer
-from speedtronic.storage.lock_record import this_process
+from speedtronic.storage.lock_owner import lock_owner
+from speedtronic.storage.lock_record import new_record
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
 from speedtronic.storage.s3 import S3Storage
@@ -83,7 +83,7 @@ def test_an_expired_one_is_taken_over_and_the_former_holder_finds_out(
 def test_blocks_unless_its_holder_is_surely_gone(
     storage: ObjectStorage, machine: str, pid: Any, started: str | None, free: bool
 ) -> None:
-    me = this_process()
+    me = new_record()
     there = {"this": me["machine"]}.get(machine, machine)
     fields = {**me, "machine": there, "pid": pid(), "started": started or me["started"]}
     change(storage, **fields, lease_s=50, expires_at=time.time() + 50)
@@ -109,20 +109,20 @@ DAY_S = 86400.0
 def test_a_holder_with_a_fast_clock_blocks_no_longer_than_another(
     lease: dict[str, float], storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(storage, **this_process(), **lease, expires_at=time.time() + DAY_S)
+    change(storage, **new_record(), **lease, expires_at=time.time() + DAY_S)
     monkeypatch.setattr(ObjectStorage, "age_s", lambda *_: 59.0)
     with pytest.raises(RunLockedError, match="lease ends in 1 s"):
         Lease(storage).acquire()
-    assert str(os.getpid()) in trainer(storage)
+    assert str(os.getpid()) in lock_owner(storage)
     monkeypatch.setattr(ObjectStorage, "age_s", lambda *_: 61.0)
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""
     taken = Lease(storage)
     taken.acquire()
     taken.release()
 
 
 def test_one_with_a_slow_clock_is_not_overtaken(storage: ObjectStorage) -> None:
-    change(storage, **this_process(), lease_s=60.0, expires_at=time.time() - DAY_S)
+    change(storage, **new_record(), lease_s=60.0, expires_at=time.time() - DAY_S)
     with pytest.raises(RunLockedError):
         Lease(storage).acquire()
 

@@ -14,7 +14,7 @@ import pytest
 
 from speedtronic.checkpoint import RunLock
 from speedtronic.errors import OutputDirError, RunLockedError, StorageError
-from speedtronic.storage.lock import holder
+from speedtronic.storage.lock import read_lock_record
 from tests.waiting import Processes
 
 HOLDER = """
@@ -97,7 +97,7 @@ def test_the_file_names_its_holder_and_stays(tmp_path: Path) -> None:
     lock.acquire()
     record = json.loads((tmp_path / ".lock").read_text())
     assert (record["pid"], record["host"]) == (os.getpid(), socket.gethostname())
-    assert holder(tmp_path) == record
+    assert read_lock_record(tmp_path) == record
     lock.release()
     assert (tmp_path / ".lock").exists()
 
@@ -105,11 +105,11 @@ def test_the_file_names_its_holder_and_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"7"])
 def test_a_file_of_any_content_neither_blocks_nor_breaks(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".lock").write_bytes(content)
-    assert holder(tmp_path) == {}
+    assert read_lock_record(tmp_path) == {}
     lock = RunLock(str(tmp_path))
     lock.acquire()
     lock.release()
-    assert holder(tmp_path)["pid"] == os.getpid()
+    assert read_lock_record(tmp_path)["pid"] == os.getpid()
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_lock_that_is_not_ours_any_more_is_not_confirmed(tmp_path: Path, how: 
 def test_who_holds_it_is_not_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text('{"pid": 7, "host": "h"}')
     (tmp_path / ".lock").symlink_to("outside")
-    assert holder(tmp_path) == {}
+    assert read_lock_record(tmp_path) == {}
 
 
 @pytest.mark.parametrize("call", ["open", "write"])

@@ -11,7 +11,7 @@ import pytest
 
 from speedtronic.checkpoint import RunLock, open_lock, open_storage
 from speedtronic.storage import lock_owner as trained
-from speedtronic.storage.lock_owner import trainer
+from speedtronic.storage.lock_owner import lock_owner
 from tests.tiny import tree
 
 HOLD = (
@@ -22,14 +22,14 @@ HOLD = (
 
 def test_a_lock_held_here(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""
     lock = RunLock(str(tmp_path))
     lock.acquire()
     before = tree(tmp_path)
-    assert trainer(storage).startswith(f"pid {os.getpid()} on ")
+    assert lock_owner(storage).startswith(f"pid {os.getpid()} on ")
     assert tree(tmp_path) == before
     lock.release()
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""
 
 
 def test_a_lock_held_by_another_process_until_it_is_killed(tmp_path: Path) -> None:
@@ -41,9 +41,9 @@ def test_a_lock_held_by_another_process_until_it_is_killed(tmp_path: Path) -> No
         text=True,
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        assert trainer(storage).startswith(f"pid {holder.pid} on ")
+        assert lock_owner(storage).startswith(f"pid {holder.pid} on ")
         holder.kill()
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""
 
 
 def test_another_file_with_a_lock_is_not_it(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_another_file_with_a_lock_is_not_it(tmp_path: Path) -> None:
     lock = RunLock(str(tmp_path / "a"))
     lock.acquire()
     (tmp_path / "b" / ".lock").write_bytes((tmp_path / "a" / ".lock").read_bytes())
-    assert trainer(open_storage(str(tmp_path / "b"))) == ""
+    assert lock_owner(open_storage(str(tmp_path / "b"))) == ""
     lock.release()
 
 
@@ -68,14 +68,14 @@ def test_without_a_table_of_locks_a_living_holder_counts(
         ("x", socket.gethostname(), False),
     ]:
         (tmp_path / ".lock").write_text(json.dumps({"pid": pid, "host": host, "since": "today"}))
-        assert bool(trainer(storage)) == held, (pid, host)
+        assert bool(lock_owner(storage)) == held, (pid, host)
 
 
 def test_a_lease_in_an_object_store_until_it_ends() -> None:
     storage = open_storage("memory://trained/checkpoints")
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""
     lease = open_lock(storage)
     lease.acquire()
-    assert trainer(storage).startswith(f"pid {os.getpid()} on ")
+    assert lock_owner(storage).startswith(f"pid {os.getpid()} on ")
     lease.release()
-    assert trainer(storage) == ""
+    assert lock_owner(storage) == ""

@@ -12,7 +12,7 @@ import pytest
 
 from speedtronic.checkpoint import RunLock
 from speedtronic.storage import probe
-from speedtronic.storage.probe import file_system, what_does_not_hold
+from speedtronic.storage.probe import file_system, missing_guarantees
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -54,7 +54,7 @@ def test_a_local_disk_is_quickly_found_good(locked: Path) -> None:
     elapsed = []
     for _ in range(20):
         started = time.perf_counter()
-        assert what_does_not_hold(locked) == []
+        assert missing_guarantees(locked) == []
         elapsed.append(time.perf_counter() - started)
     assert sorted(elapsed)[5] < 0.02
     assert [path.name for path in locked.iterdir()] == [".lock"]
@@ -79,7 +79,7 @@ def test_says_nothing_of_a_local_one(
     locked: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_mounts", lambda: [f"27 1 254:0 / / rw - {kind} a rw"])
-    assert what_does_not_hold(locked) == []
+    assert missing_guarantees(locked) == []
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -91,7 +91,7 @@ def test_warns_where_a_lock_excludes_nobody(
             raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    (said,) = what_does_not_hold(locked)
+    (said,) = missing_guarantees(locked)
     assert "keeps no locks" in said
 
 
@@ -106,6 +106,6 @@ def test_warns_where_renaming_does_not_replace(
             target.write_bytes(self.read_bytes())
 
     monkeypatch.setattr(Path, "replace", replace)
-    (said,) = what_does_not_hold(locked)
+    (said,) = missing_guarantees(locked)
     assert "renaming does not replace" in said
     assert os.listdir(locked) == [".lock"]  # noqa: PTH208
