@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import redact, scrub, show
+from speedtronic.redaction import format_value, redact, scrub
 
 _MAX_SHOWN = 8
 _INSTALLED = tuple(
@@ -184,9 +184,9 @@ def _called_with(shown: Mapping[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Path):
-        return show(str(value))
+        return format_value(str(value))
     plain = value is None or isinstance(value, str | int | float | list | tuple | Mapping)
-    return show(value) if plain else type(value).__name__
+    return format_value(value) if plain else type(value).__name__
 
 
 def _takes_one_mapping(factory: Callable[..., Any]) -> bool:
