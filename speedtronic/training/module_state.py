@@ -1,39 +1,41 @@
-"""What decides a model's forward pass and is in no `state_dict`."""
+"""Save and load what decides a model's forward pass and is in no `state_dict`."""
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from speedtronic.errors import RestoreError, UnsavableError
-from speedtronic.training.values import (
+from speedtronic.training.module_baseline import (
+    ModuleBaseline,
+    attributes_of,
+    buffers_of,
+    parameter_shapes,
+)
+from speedtronic.training.value_comparison import (
     MAX_TENSOR_BYTES,
     SCALARS,
-    Look,
-    Own,
-    TransientError,
+    ModelParts,
+    ValueComparison,
     comparable,
-    from_saved,
-    generator_state,
     num_bytes,
     same_bits,
-    set_generator_state,
-    to_saved,
 )
-from speedtronic.training.weights import assign_buffer, kind_of, persistent_buffers
+from speedtronic.training.value_encoding import (
+    TransientError,
+    decode_value,
+    encode_value,
+    generator_state,
+    set_generator_state,
+)
+from speedtronic.training.weights import assign_buffer, assign_into, kind_of, persistent_buffers
 
 logger = logging.getLogger(__name__)
 
-# Torch's own: parameters, hooks, the mode; the last two are made by compiling.
-PRIVATE = {*vars(nn.Module()), "_compiled_call_impl", "_forward_hooks_with_kwargs"}
-
 
 class ModuleState:
-    """Follows what changes in a model besides its `state_dict`, and brings it back.
+    """Saves what changed in a model besides its `state_dict`, and restores it.
 
     That is, since the factory returned: values of attributes, random generators among them,
     buffers that are not persistent, and `requires_grad`. What did not change is not kept, so most
@@ -45,7 +47,7 @@ class ModuleState:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._start = _Start(model)
+        self._baseline = ModuleBaseline(model)
         self._named: set[str] = set()
         self._room_bytes = 0
 
@@ -59,7 +61,7 @@ class ModuleState:
                 could load its weights.
         """
         self._refuse_other_parameters()
-        look, start = Look(own=Own.of(self._model)), self._start
+        comparison, start = ValueComparison(own=ModelParts.of(self._model)), self._baseline
         self._room_bytes = MAX_TENSOR_BYTES
         flags = {name: p.requires_grad for name, p in self._model.named_parameters()}
         replaced = {}
@@ -68,8 +70,8 @@ class ModuleState:
             if kind_of(module._buffers[key]) != at_start:
                 replaced[name] = at_start
         found = {
-            "attributes": self._attributes(look),
-            "generators": self._generators(look),
+            "attributes": self._attributes(comparison),
+            "generators": self._generators(comparison),
             "buffers": dict(self._buffers()),
             "replaced": replaced,
             "requires_grad": {n: x for n, x in flags.items() if x != start.flags[n]},
@@ -98,27 +100,27 @@ class ModuleState:
 
     def count_as_frozen(self, names: Iterable[str]) -> None:
         """Let these parameters count as frozen from the start."""
-        self._start.flags.update(dict.fromkeys(names, False))
+        self._baseline.flags.update(dict.fromkeys(names, False))
 
     def _refuse_other_parameters(self) -> None:
-        now = _shapes(self._model)
-        if now == self._start.shapes:
+        now = parameter_shapes(self._model)
+        if now == self._baseline.shapes:
             return
         name = min(
             name
-            for name in {*now, *self._start.shapes}
-            if now.get(name) != self._start.shapes.get(name)
+            for name in {*now, *self._baseline.shapes}
+            if now.get(name) != self._baseline.shapes.get(name)
         )
         raise UnsavableError(
             f"model: the parameter {name} was made, removed or reshaped after the factory "
             "returned, so no resume could load it; make all parameters in the factory"
         )
 
-    def _attributes(self, look: Look) -> dict[str, Any]:
+    def _attributes(self, comparison: ValueComparison) -> dict[str, Any]:
         found = {}
         for name, module in self._model.named_modules():
-            start = self._start.attributes.get(name, {})
-            changed, unsavable = self._changed(name, module, start, look)
+            start = self._baseline.attributes.get(name, {})
+            changed, unsavable = self._changed(name, module, start, comparison)
             gone = [key for key in start if key not in vars(module)]
             if unsavable:
                 # Something made on first use. The flags that say so must not come back without it.
@@ -128,21 +130,21 @@ class ModuleState:
         return found
 
     def _changed(
-        self, name: str, module: nn.Module, start: dict[str, Any], look: Look
+        self, name: str, module: nn.Module, start: dict[str, Any], comparison: ValueComparison
     ) -> tuple[dict[str, Any], bool]:
         changed, unsavable = {}, False
-        for key, value in _attributes_of(module):
+        for key, value in attributes_of(module):
             raw, seen = start.get(key, (_MISSING, None))
             if type(value) in SCALARS:
                 if value is raw or (type(value) is type(raw) and value == raw):
                     continue
             else:
-                now = look.at(f"{name}:{key}", value)
+                now = comparison.snapshot(f"{name}:{key}", value)
                 if now == "tensor" or (now == seen and raw is not _MISSING):
                     continue
             path = f"{name}.{key}".lstrip(".")
             try:
-                saved = to_saved(value, path)
+                saved = encode_value(value, path)
                 self._refuse_large(saved, path)
                 changed[key] = saved
             except TransientError:
@@ -158,33 +160,33 @@ class ModuleState:
             limit = MAX_TENSOR_BYTES // 2**20
             raise UnsavableError(f"{path} holds tensors, with which attributes exceed {limit} MiB")
 
-    def _generators(self, look: Look) -> dict[str, Any]:
+    def _generators(self, comparison: ValueComparison) -> dict[str, Any]:
         found = {}
-        for path, generator in look.generators.items():
-            start = self._start.generators.get(path)
+        for path, generator in comparison.generators.items():
+            start = self._baseline.generators.get(path)
             if start is None:  # made later: kept as an attribute
                 continue
             try:
                 state = generator_state(generator)
             except (NotImplementedError, UnsavableError):  # as SystemRandom, which has none
                 continue
-            if not _same(state, start):
+            if not _is_same(state, start):
                 found[path] = state
         return found
 
     def _buffers(self) -> Iterator[tuple[str, Tensor | None]]:
         own = persistent_buffers(self._model)
-        for name, module, key in _buffers_of(self._model):
+        for name, module, key in buffers_of(self._model):
             if name in own:
                 continue
-            value, start = module._buffers[key], self._start.buffers.get(name)
+            value, start = module._buffers[key], self._baseline.buffers.get(name)
             if value is start:
                 continue
             if value is None:
                 yield name, None
             elif start is None or not (comparable(value) and same_bits(value, start)):
                 try:
-                    to_saved(value.detach(), name)
+                    encode_value(value.detach(), name)
                 except UnsavableError as error:
                     self._warn(name, error)
                 else:
@@ -197,28 +199,28 @@ class ModuleState:
             for key in attributes["gone"]:
                 fields.pop(key, None)
             for key, value in attributes["set"].items():
-                made = from_saved(value)
-                fields[key] = _into(fields.get(key), made)
+                made = decode_value(value)
+                fields[key] = assign_into(fields.get(key), made)
                 restored.append((fields, key, value))
         # Two attributes that were one object at the start, and are no longer, come apart again.
-        look = Look()
+        comparison = ValueComparison()
         for fields, key, value in restored:
-            made = from_saved(value)
-            if look.at("", fields[key]) != look.at("", made):
+            made = decode_value(value)
+            if comparison.snapshot("", fields[key]) != comparison.snapshot("", made):
                 fields[key] = made
 
     def _load_generators(self, saved: dict[str, Any]) -> None:
         if not saved:
             return
-        look = Look(own=Own.of(self._model))
+        comparison = ValueComparison(own=ModelParts.of(self._model))
         for name, module in self._model.named_modules():
-            for key, value in _attributes_of(module):
+            for key, value in attributes_of(module):
                 if type(value) not in SCALARS:
-                    look.at(f"{name}:{key}", value)
+                    comparison.snapshot(f"{name}:{key}", value)
         for path, state in saved.items():
-            if path not in look.generators:
+            if path not in comparison.generators:
                 raise KeyError(f"no random generator at {path}")
-            set_generator_state(look.generators[path], state)
+            set_generator_state(comparison.generators[path], state)
 
     def _warn(self, path: str, error: Exception) -> None:
         if path in self._named:
@@ -232,59 +234,7 @@ class ModuleState:
         )
 
 
-class _Start:
-    """A model as its factory made it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        look = Look(keep=True, own=Own.of(model))
-        self.attributes: dict[str, dict[str, Any]] = {}
-        for name, module in model.named_modules():
-            self.attributes[name] = {
-                key: (value, None if type(value) in SCALARS else look.at(f"{name}:{key}", value))
-                for key, value in _attributes_of(module)
-            }
-        self.generators: dict[str, Any] = {}
-        for path, generator in look.generators.items():
-            try:
-                self.generators[path] = generator_state(generator)
-            except (NotImplementedError, UnsavableError):
-                continue
-        own = persistent_buffers(model)
-        self.kinds = {name: kind_of(module._buffers[key]) for name, (module, key) in own.items()}
-        self.buffers = {
-            name: _kept(module._buffers[key])
-            for name, module, key in _buffers_of(model)
-            if name not in own
-        }
-        self.flags = {name: p.requires_grad for name, p in model.named_parameters()}
-        self.shapes = _shapes(model)
-
-
-def _kept(buffer: Tensor | None) -> Tensor | None:
-    """A copy to compare with; of a large one, itself, so that only another in its place counts."""
-    if buffer is None or not comparable(buffer):
-        return buffer
-    return buffer.detach().clone()
-
-
 _MISSING = object()
-
-
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
-
-
-def _attributes_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for key, value in list(vars(module).items()):
-        # What cached_property keeps follows from the rest.
-        if key not in PRIVATE and not isinstance(getattr(type(module), key, None), cached_property):
-            yield key, value
-
-
-def _buffers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    for prefix, module in model.named_modules():
-        for key in module._buffers:
-            yield f"{prefix}.{key}".lstrip("."), module, key
 
 
 def _num_bytes(saved: Any) -> int:
@@ -294,34 +244,6 @@ def _num_bytes(saved: Any) -> int:
     return sum(map(_num_bytes, items)) if isinstance(saved, dict | list | tuple) else 0
 
 
-def _same(a: Any, b: Any) -> bool:
-    look = Look()
-    return bool(look.at("", a) == look.at("", b))
-
-
-def _into(live: Any, made: Any) -> Any:
-    """`made`, in the object that is there already if that can be, for others may hold it too."""
-    if type(live) is not type(made):
-        return made
-    if isinstance(live, list):
-        inner = [_into(*pair) for pair in zip(live, made, strict=False)]
-        live[:] = inner + made[len(inner) :]
-    elif isinstance(live, dict):
-        items = [(key, _into(live.get(key), value)) for key, value in made.items()]
-        live.clear()
-        live.update(items)
-    elif isinstance(live, set):
-        live.clear()
-        live.update(made)
-    elif isinstance(live, deque) and live.maxlen == made.maxlen:
-        live.clear()
-        live.extend(made)
-    elif type(live) is Tensor and kind_of(live) == kind_of(made) and live.is_leaf:
-        try:
-            with torch.no_grad():
-                live.copy_(made)
-        except RuntimeError:  # it overlaps itself, or lies in memory that cannot be written
-            return made.to(live.device)
-    else:
-        return made
-    return live
+def _is_same(a: Any, b: Any) -> bool:
+    comparison = ValueComparison()
+    return bool(comparison.snapshot("", a) == comparison.snapshot("", b))

@@ -1,6 +1,6 @@
-"""The entries of a model's `state_dict`: whether they fit another's, and putting them in place."""
+"""Compare the entries of a model's `state_dict` with another's, and load them."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from speedtronic.checkpoint.export import exportable
 from speedtronic.errors import RestoreError
-from speedtronic.training.values import from_saved, memory, same_bits, to_saved
+from speedtronic.training.value_comparison import same_bits, storage_address
+from speedtronic.training.value_encoding import decode_value, encode_value
 
 MAX_SHOWN = 10  # lines of a message
 EXTRA = "_extra_state"  # torch's key for what get_extra_state returns
@@ -24,7 +25,7 @@ def model_state(model: nn.Module) -> dict[str, Any]:
     state = model.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            state[name] = to_saved(value, f"model: {_what(name)}")
+            state[name] = encode_value(value, f"model: {_what(name)}")
     return state
 
 
@@ -123,7 +124,7 @@ def refuse_unfit(
     replaced: Mapping[str, str] | None = None,
     exact: bool = True,
 ) -> None:
-    """Look whether the weights are those of the model, by name and shape.
+    """ValueComparison whether the weights are those of the model, by name and shape.
 
     Raises:
         RestoreError: names the parameters that are missing, unknown or of another shape.
@@ -162,7 +163,7 @@ def _only_in_checkpoints(value: Any) -> bool:
 
 
 def _loadable(value: Any) -> Any:
-    return value if isinstance(value, Tensor) else from_saved(value)
+    return value if isinstance(value, Tensor) else decode_value(value)
 
 
 def _takes_copy(live: Tensor | None) -> bool:
@@ -177,12 +178,46 @@ def _apart(model: nn.Module, weights: Mapping[str, Any]) -> set[str]:
     """Buffers that share memory with another entry here and no longer did when they were saved."""
     homes: dict[int, list[str]] = {}
     for name, value in model.state_dict().items():
-        if isinstance(value, Tensor) and isinstance(weights.get(name), Tensor) and memory(value):
-            homes.setdefault(memory(value), []).append(name)
-    shared = [names for names in homes.values() if len({memory(weights[n]) for n in names}) > 1]
+        if (
+            isinstance(value, Tensor)
+            and isinstance(weights.get(name), Tensor)
+            and storage_address(value)
+        ):
+            homes.setdefault(storage_address(value), []).append(name)
+    shared = [
+        names for names in homes.values() if len({storage_address(weights[n]) for n in names}) > 1
+    ]
     buffers = persistent_buffers(model)
     return {name for names in shared for name in names if name in buffers}
 
 
 def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def assign_into(live: Any, made: Any) -> Any:
+    """Return `made`, copied into the object `live` where that can be, as others may refer to it."""
+    if type(live) is not type(made):
+        return made
+    if isinstance(live, list):
+        inner = [assign_into(*pair) for pair in zip(live, made, strict=False)]
+        live[:] = inner + made[len(inner) :]
+    elif isinstance(live, dict):
+        items = [(key, assign_into(live.get(key), value)) for key, value in made.items()]
+        live.clear()
+        live.update(items)
+    elif isinstance(live, set):
+        live.clear()
+        live.update(made)
+    elif isinstance(live, deque) and live.maxlen == made.maxlen:
+        live.clear()
+        live.extend(made)
+    elif type(live) is Tensor and kind_of(live) == kind_of(made) and live.is_leaf:
+        try:
+            with torch.no_grad():
+                live.copy_(made)
+        except RuntimeError:  # it overlaps itself, or lies in memory that cannot be written
+            return made.to(live.device)
+    else:
+        return made
+    return live

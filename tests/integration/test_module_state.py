@@ -15,7 +15,7 @@ from speedtronic.errors import UsageError
 from speedtronic.recovery.compare import difference
 from speedtronic.runtime import build_runtime, train_from_config
 from speedtronic.training.metrics import read_events
-from speedtronic.training.values import same_bits
+from speedtronic.training.value_comparison import same_bits
 from tests.odd_models import odd_buffers, refused_buffers
 from tests.recipes import load, newest
 from tests.tiny import names
