@@ -1,7 +1,6 @@
-"""A loader over a map-style dataset, read by place: at once anywhere, with draws that repeat."""
+"""Read a loader over a map-style dataset by position: resumed at once, with draws that repeat."""
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     IterDataPipe,
@@ -19,13 +17,12 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
-    get_worker_info,
 )
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from speedtronic.data.generators import generators_in, tell_epoch
+from speedtronic.data.generators import tell_epoch
+from speedtronic.data.indexed_fetching import EpochIndices, make_fetching_loader
 from speedtronic.data.seeding import seed_streams
-from speedtronic.data.workers import START_METHOD, WorkerInit, shut_down_workers, starting_workers
+from speedtronic.data.workers import shut_down_workers, starting_workers
 
 STOCK = (
     list,
@@ -70,8 +67,8 @@ class IndexedBatches:
         self._skip = 0
         self._samplers = _samplers_of(loader)
         self._begun_with: dict[str, Any] = {}
-        self._indices = _Indices()
-        self._torch_loader = self._make_loader()
+        self._indices = EpochIndices()
+        self._torch_loader = make_fetching_loader(self._loader, self._indices, self._seed)
         self._iterator: Any = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -80,7 +77,7 @@ class IndexedBatches:
 
     def __iter__(self) -> "IndexedBatches":
         skip, self._skip = self._skip, 0
-        self._indices.now = self._begin(self._epoch, skip)
+        self._indices.current = self._begin(self._epoch, skip)
         self._taken = skip
         with starting_workers():
             self._iterator = iter(self._torch_loader)
@@ -119,7 +116,7 @@ class IndexedBatches:
         """End the workers; iterating starts new ones."""
         iterator, self._iterator = self._iterator, None
         shut_down_workers(iterator)
-        self._torch_loader = self._make_loader()
+        self._torch_loader = make_fetching_loader(self._loader, self._indices, self._seed)
 
     def _begin(self, epoch: int, skip: int) -> Iterator[Any]:
         """The rest of an epoch's indices, numbered.
@@ -156,26 +153,6 @@ class IndexedBatches:
                 return
             yield epoch, number * self._size, index
 
-    def _make_loader(self) -> DataLoader[Any]:
-        theirs = self._loader
-        context = theirs.multiprocessing_context
-        if theirs.num_workers and context is None:
-            context = START_METHOD
-        return DataLoader(
-            _Fetcher(theirs, self._seed),
-            batch_size=None,
-            sampler=self._indices,
-            collate_fn=_as_it_is,
-            num_workers=theirs.num_workers,
-            prefetch_factor=theirs.prefetch_factor if theirs.num_workers else None,
-            pin_memory=theirs.pin_memory,
-            timeout=theirs.timeout,
-            worker_init_fn=WorkerInit(os.getpid(), _Start(theirs.worker_init_fn)),
-            multiprocessing_context=context if theirs.num_workers else None,
-            generator=torch.Generator(),
-            persistent_workers=theirs.persistent_workers,
-        )
-
     def _is_stock(self) -> bool:
         stock = STOCK + _of_torchdata("sampler", *TORCHDATA_SAMPLERS)
         return all(type(sampler) in stock for sampler in self._samplers)
@@ -197,60 +174,9 @@ def is_indexed(loader: DataLoader[Any]) -> bool:
     return iterates in usual and not special and _starts_children(loader)
 
 
-def kept_by(dataset: Any) -> list[str]:
-    """What a map-style dataset keeps from item to item, as far as can be seen; for people."""
-    has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-    held = [f"a generator, {path}" for path in generators_in(dataset)]
-    return held + (["a state of its own"] if has_state else [])
-
-
 def _starts_children(loader: DataLoader[Any]) -> bool:
     context = loader.multiprocessing_context if loader.num_workers else None
     return context is None or context.get_start_method() != "forkserver"
-
-
-class _Indices:
-    """The sampler of the torch loader that fetches: what is now to be taken of an epoch."""
-
-    now: Iterator[Any] = iter(())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.now
-
-
-class _Fetcher(Dataset[Any]):
-    """Fetches and collates a numbered batch as the user's loader would; lives in the workers."""
-
-    def __init__(self, loader: Any, seed: int) -> None:
-        self.dataset = loader.dataset
-        self._seed = seed
-        self._told: int | None = None
-        self._fetcher = _MapDatasetFetcher(
-            loader.dataset, loader._auto_collation, loader.collate_fn, loader.drop_last
-        )
-
-    def __getitem__(self, numbered: tuple[int, int, Any]) -> Any:
-        epoch, place, index = numbered
-        if get_worker_info() is not None:
-            seed_streams(self._seed, epoch, place)
-            if epoch != self._told:
-                # A worker that lives on has been told only of the epoch in which it began.
-                self._told = epoch
-                tell_epoch(self.dataset, epoch)
-        return self._fetcher.fetch(index)
-
-
-class _Start:
-    """Shows the user's own dataset to their `worker_init_fn`, as torch would."""
-
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        self._then = then
-
-    def __call__(self, worker_id: int) -> None:
-        info: Any = get_worker_info()
-        object.__setattr__(info, "dataset", info.dataset.dataset)
-        if self._then is not None:
-            self._then(worker_id)
 
 
 def _samplers_of(loader: Any) -> list[Any]:
@@ -271,7 +197,3 @@ def _of_torchdata(module: str, *names: str) -> tuple[Any, ...]:
     """Classes of torchdata's; none unless somebody has imported it."""
     found = sys.modules.get(f"torchdata.stateful_dataloader.{module}")
     return tuple(getattr(found, name) for name in names if hasattr(found, name))
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

@@ -1,4 +1,4 @@
-"""Data that only come one after another: iterable datasets, and loaders of ready batches."""
+"""Read data that can only be iterated: iterable datasets, and loaders of ready batches."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from typing import Any
 from speedtronic.data.collate import collate
 from speedtronic.data.fingerprint import fingerprint
 from speedtronic.data.seeding import streams_kept
-from speedtronic.data.stream_reader import Place, Reader
+from speedtronic.data.stream_reader import StreamPosition, StreamReader
 from speedtronic.data.types import Batch
 from speedtronic.data.worker_guard import NotYetError
 from speedtronic.errors import RestoreError
@@ -22,14 +22,14 @@ TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
-class Saved:
-    """The object's own state, in portable form, and the place that it is of.
+class SavedSource:
+    """The object's own state, in portable form, and the position at which it was taken.
 
     Attributes:
-        draws_first: `Reader.draws_first` there.
+        draws_first: `StreamReader.draws_first` there.
     """
 
-    place: Place
+    position: StreamPosition
     source: Any
     draws_first: bool = False
 
@@ -56,14 +56,14 @@ class StreamLoader:
         self._make = make
         self._micro_batch_size = micro_batch_size
         self._seed = seed
-        self._place = self._marked = Place()
-        self._saved = Saved(Place(), None)
+        self._stream_position = self._marked = StreamPosition()
+        self._saved = SavedSource(StreamPosition(), None)
         self._begun = 0
         self._searched = 0
         self._exact = True
         self._fresh: Any = make()
         self._type = type(self._fresh).__qualname__
-        self._reader: Reader | None = None
+        self._reader: StreamReader | None = None
 
     def next_batch(self) -> Batch:
         """The next micro batch; the global random streams are left alone.
@@ -77,30 +77,30 @@ class StreamLoader:
             with streams_kept():
                 reader = self._start()
                 if reader.takes_batches:
-                    batch = reader.take()
+                    batch = reader.read_item()
                 else:
                     batch = collate([self._take(reader, n) for n in range(self._micro_batch_size)])
-            self._place = reader.place
-            self.position = reader.place.samples
+            self._stream_position = reader.position
+            self.position = reader.position.samples
         except BaseException:
             # The object is now ahead of the position: the next call has to start over.
             self.close()
             raise
         return batch
 
-    def _take(self, reader: Reader, number: int) -> Any:
+    def _take(self, reader: StreamReader, number: int) -> Any:
         report_progress("reading samples of a batch", number + 1, self._micro_batch_size)
-        return reader.take()
+        return reader.read_item()
 
     def mark(self) -> None:
         """Remember the place for `back_to_mark`."""
-        self._marked = self._place
+        self._marked = self._stream_position
 
     def back_to_mark(self) -> None:
         """Give the batches since `mark` once more, from a new object."""
-        if self._place != self._marked:
+        if self._stream_position != self._marked:
             self.close()
-            self._place, self.position = self._marked, self._marked.samples
+            self._stream_position, self.position = self._marked, self._marked.samples
 
     def state_dict(self) -> dict[str, Any]:
         """The place as plain numbers, and as `source` the object's own state if it has one.
@@ -112,21 +112,27 @@ class StreamLoader:
             DataError: that state holds something that a checkpoint cannot.
         """
         saved = self._saved
-        if saved.place != self._place and self._reader is not None:
+        if saved.position != self._stream_position and self._reader is not None:
             with streams_kept(), suppress(NotYetError):
                 reader = self._reader
-                saved = Saved(self._place, reader.source_state(), bool(reader.draws_first))
+                saved = SavedSource(
+                    self._stream_position, reader.source_state(), bool(reader.draws_first)
+                )
                 self._saved = saved
         state = {
             "samples": self.position,
-            "epoch": self._place.epoch,
-            "index": self._place.index,
+            "epoch": self._stream_position.epoch,
+            "index": self._stream_position.index,
             "begun": self._begun,
             "seed": self._seed,
             "source": saved.source,
         }
-        if saved.place != self._place and saved.source is not None:
-            state["source_at"] = [saved.place.samples, saved.place.epoch, saved.place.index]
+        if saved.position != self._stream_position and saved.source is not None:
+            state["source_at"] = [
+                saved.position.samples,
+                saved.position.epoch,
+                saved.position.index,
+            ]
         if saved.draws_first:
             state["source_draws_first"] = True
         return state
@@ -147,15 +153,19 @@ class StreamLoader:
                 f"{self._seed}; restore the data section of the configuration, or start a fresh run"
             )
         self._exact = not any_order
-        place = Place(state["samples"], state["epoch"], state["index"]) if is_stream else None
-        if place is not None and place == self._place:
+        place = (
+            StreamPosition(state["samples"], state["epoch"], state["index"]) if is_stream else None
+        )
+        if place is not None and place == self._stream_position:
             return
         self.close()
         if place is None:
-            place, state = Place(state["samples"]), {"begun": state["samples"]}
-        self._place, self.position, self._begun = place, place.samples, state["begun"]
+            place, state = StreamPosition(state["samples"]), {"begun": state["samples"]}
+        self._stream_position, self.position, self._begun = place, place.samples, state["begun"]
         at, draws_first = state.get("source_at"), state.get("source_draws_first", False)
-        self._saved = Saved(Place(*at) if at else place, state.get("source"), draws_first)
+        self._saved = SavedSource(
+            StreamPosition(*at) if at else place, state.get("source"), draws_first
+        )
 
     def fingerprint(self) -> str:
         """Of the type's name: nothing can be seen without taking it."""
@@ -167,7 +177,7 @@ class StreamLoader:
         if reader is not None:
             reader.close()
 
-    def _start(self) -> Reader:
+    def _start(self) -> StreamReader:
         """A reader that stands at the current place."""
         if self._reader is None:
             source, self._fresh = self._fresh, None
@@ -178,25 +188,29 @@ class StreamLoader:
                 raise
         return self._reader
 
-    def _wind(self, source: Any) -> Reader:
+    def _wind(self, source: Any) -> StreamReader:
         """A reader of `source`, brought to the current place."""
-        goal = self._place
-        saved, state = self._saved.place, self._saved.source
-        reader = Reader(source, self._micro_batch_size, self._seed, self._tell_of_search)
+        goal = self._stream_position
+        saved, state = self._saved.position, self._saved.source
+        reader = StreamReader(source, self._micro_batch_size, self._seed, self._tell_of_search)
         self._reader = reader  # so that a failure below closes it
         if state is None or reader.resumes_by != "state":
             by_epoch = reader.resumes_by == "skipping the epoch"
-            saved = Place(goal.samples - goal.index, goal.epoch) if by_epoch else Place(self._begun)
+            saved = (
+                StreamPosition(goal.samples - goal.index, goal.epoch)
+                if by_epoch
+                else StreamPosition(self._begun)
+            )
             state = None
-        reader.begin(saved)
+        reader.start_at(saved)
         if state is not None:
-            reader.load(state)
+            reader.load_source_state(state)
             reader.draws_first = self._saved.draws_first
         self._skip(reader, goal)
-        if reader.place != goal and self._exact:
+        if reader.position != goal and self._exact:
             raise RestoreError(
                 f"data.dataset: the {self._type} is not the one of the checkpoint: expected "
-                f"{goal}, found {reader.place}; restore the data, or start a fresh run"
+                f"{goal}, found {reader.position}; restore the data, or start a fresh run"
             )
         return reader
 
@@ -204,9 +218,9 @@ class StreamLoader:
         self._searched += 1
         report_progress("finding the place in the order, steps", self._searched)
 
-    def _skip(self, reader: Reader, goal: Place) -> None:
+    def _skip(self, reader: StreamReader, goal: StreamPosition) -> None:
         """Take what lies between the reader's place and `goal`, and say so."""
-        begun, started = reader.place.samples, time.monotonic()
+        begun, started = reader.position.samples, time.monotonic()
         if total := goal.samples - begun:
             logger.warning(
                 "data.dataset: skipping %d samples of a %s to go on at sample %d; %s",
@@ -216,11 +230,11 @@ class StreamLoader:
                 reader.why_by_skipping,
             )
         told = started
-        while reader.place.samples < goal.samples:
-            report_progress("skipping samples", reader.place.samples, goal.samples)
-            reader.take()
+        while reader.position.samples < goal.samples:
+            report_progress("skipping samples", reader.position.samples, goal.samples)
+            reader.read_item()
             if (now := time.monotonic()) - told >= TELL_EVERY_S:
-                told, done = now, reader.place.samples - begun
+                told, done = now, reader.position.samples - begun
                 logger.info(
                     "data.dataset: skipped %d of %d samples; about %.0f s to go",
                     done,

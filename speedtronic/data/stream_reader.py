@@ -1,15 +1,16 @@
-"""An object of the user's on its way through the epochs."""
+"""Read an iterable or a loader of the user's through its epochs."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from speedtronic.data.collate import first_tensor
 from speedtronic.data.generators import generators_in, holds_generator, tell_epoch
-from speedtronic.data.indexed_loader import IndexedBatches, is_indexed, kept_by
+from speedtronic.data.indexed_loader import IndexedBatches, is_indexed
+from speedtronic.data.resume_method import find_resume_method
 from speedtronic.data.seeding import seed_streams, streams_mark
 from speedtronic.data.stream_state import from_portable, to_portable
 from speedtronic.data.types import Batch
@@ -24,17 +25,10 @@ from speedtronic.errors import DataError, RestoreError
 
 logger = logging.getLogger(__name__)
 
-Way = Literal["state", "skipping the epoch", "skipping all"]
-
-OF_WORKERS = (
-    "its state there was complete, and after a resume it is so when each worker gave a batch"
-)
-WITHOUT_STATE = "with state_dict and load_state_dict it would go on at once"
-
 
 @dataclass(frozen=True)
-class Place:
-    """A place in a stream, between two samples.
+class StreamPosition:
+    """A position in a stream, between two samples.
 
     Attributes:
         samples: taken so far, over all epochs.
@@ -47,8 +41,8 @@ class Place:
     index: int = 0
 
 
-class Reader:
-    """One object on its way through the epochs, each item taken under a seed of its own.
+class StreamReader:
+    """Reads one object through its epochs, each item under a seed of its own.
 
     Args:
         source: has `__iter__`; a DataLoader gives batches, all else samples.
@@ -57,10 +51,10 @@ class Reader:
         beat: called now and then while this takes long.
 
     Attributes:
-        place: after the last item taken.
+        position: after the last item taken.
         takes_batches: whether an item is a batch.
-        resumes_by: which way leads to a place within the data.
-        why_by_skipping: what is in the way of a better one, for people.
+        resumes_by: the method that leads to a position within the data.
+        why_by_skipping: what rules out a faster method, for people.
         draws_first: whether an epoch begins with draws that its later items do not need, as of an
             order; a resume begins with them too. None while that cannot be told.
     """
@@ -68,7 +62,7 @@ class Reader:
     def __init__(
         self, source: Any, micro_batch_size: int, seed: int, beat: Callable[[], None]
     ) -> None:
-        self.place = Place()
+        self.position = StreamPosition()
         self.takes_batches = isinstance(source, DataLoader)
         self._source = source
         self._micro_batch_size = micro_batch_size
@@ -79,7 +73,7 @@ class Reader:
         self.draws_first: bool | None = False
         self._num_taken = 0
         self._checked = False
-        self.resumes_by, self.why_by_skipping = _way(source)
+        self.resumes_by, self.why_by_skipping = find_resume_method(source)
         self._is_indexed = self.takes_batches and is_indexed(source)
         if self.takes_batches:
             make_repeatable(source)
@@ -89,23 +83,23 @@ class Reader:
                 self._guard = WorkerGuard(source) if self.resumes_by == "state" else None
                 adopt_workers(source)
 
-    def begin(self, place: Place) -> None:
-        """Stand at `place`, whose epoch the object is told."""
-        self.place = place
+    def start_at(self, position: StreamPosition) -> None:
+        """Set the position, and tell the object its epoch."""
+        self.position = position
         self._tell_epoch()
 
-    def take(self) -> Any:
-        """The next sample, or the next full batch; starts the next epoch when one is over."""
+    def read_item(self) -> Any:
+        """Read the next sample, or the next full batch; begin the next epoch where one ends."""
         while True:
-            index = self.place.index
+            index = self.position.index
             if self._iterator is None:
                 # An epoch begins under its first seed, also where a resume lets it begin later.
-                seed_streams(self._seed, self.place.epoch, 0)
+                seed_streams(self._seed, self.position.epoch, 0)
                 with starting_workers():
                     self._iterator = iter(self._source)
                 own_workers(self._iterator)
                 index = 0 if self.draws_first else index
-            seed_streams(self._seed, self.place.epoch, index)
+            seed_streams(self._seed, self.position.epoch, index)
             try:
                 item = self._next()
             except StopIteration:
@@ -114,27 +108,27 @@ class Reader:
             if self.takes_batches and not self._is_full(item):
                 continue
             size = self._micro_batch_size if self.takes_batches else 1
-            place = self.place
-            self.place = Place(place.samples + size, place.epoch, place.index + size)
+            at = self.position
+            self.position = StreamPosition(at.samples + size, at.epoch, at.index + size)
             return item
 
     def _next(self) -> Any:
         """The next item; of the first two of an epoch, whether they were drawn is compared."""
-        looks = self.place.index == 0 or self._num_taken == 1
+        looks = self.position.index == 0 or self._num_taken == 1
         if self.resumes_by != "state" or self._is_indexed or not looks:
             return next(self._iterator)
         mark = streams_mark()
         item = next(self._iterator)
         drew = streams_mark() != mark
-        if self.place.index == 0:
+        if self.position.index == 0:
             self._num_taken, self.draws_first = 1, None if drew else False
         else:
             self._num_taken = 2
             self.draws_first = self.draws_first is None and not drew
         return item
 
-    def load(self, state: Any) -> None:
-        """Let the object take up its own state, in portable form.
+    def load_source_state(self, state: Any) -> None:
+        """Load into the object its own state, given in portable form.
 
         Raises:
             RestoreError: it refused.
@@ -150,7 +144,7 @@ class Reader:
             self._guard.loaded(state)
 
     def source_state(self) -> Any:
-        """The object's own state in portable form; None if it has none that can be relied on.
+        """Return the object's own state in portable form; None if it has no reliable one.
 
         Raises:
             NotYetError: it has one, which is not complete here.
@@ -188,11 +182,11 @@ class Reader:
             )
 
     def _tell_epoch(self) -> None:
-        tell_epoch(self._source, self.place.epoch)
+        tell_epoch(self._source, self.position.epoch)
 
     def _end_epoch(self) -> None:
-        epoch = self.place.epoch
-        if self.place.index == 0:
+        epoch = self.position.epoch
+        if self.position.index == 0:
             raise DataError(
                 f"data.dataset: epoch {epoch} of a {type(self._source).__name__} ended before the "
                 "first sample; each iter() of it has to begin anew, which a generator does not"
@@ -200,7 +194,7 @@ class Reader:
         self._iterator = None
         if self._guard is not None:
             self._guard.began()
-        self.place = Place(self.place.samples, epoch + 1)
+        self.position = StreamPosition(self.position.samples, epoch + 1)
         self._tell_epoch()
 
     def _is_full(self, batch: Batch) -> bool:
@@ -209,7 +203,7 @@ class Reader:
         found, expected = 0 if tensor is None else len(tensor), self._micro_batch_size
         if found == expected:
             return True
-        if found > expected or self.place.index == 0:
+        if found > expected or self.position.index == 0:
             raise DataError(
                 f"data.dataset: the loader gave a batch of {found} samples, expected "
                 f"{expected}, which is data.micro_batch_size; make its batch_size the same"
@@ -223,32 +217,3 @@ class Reader:
                 expected,
             )
         return False
-
-
-def _way(source: Any) -> tuple[Way, str]:
-    """How to go on with `source` at a place within it, and what keeps it from a better way."""
-    held = generators_in(source)
-    if isinstance(source, DataLoader) and is_indexed(source):
-        if not _has_state(source):
-            return "skipping all", WITHOUT_STATE
-        held = kept_by(source.dataset)
-        return (
-            ("skipping all", f"its dataset keeps {', '.join(held)}")
-            if held
-            else ("state", OF_WORKERS)
-        )
-    parts = [source]
-    if isinstance(source, DataLoader) and isinstance(source.dataset, IterableDataset):
-        # Over a dataset without state, torchdata's loader skips, and the state that it gives after
-        # that counts what it skipped twice (0.11).
-        parts.append(source.dataset)
-    if all(_has_state(part) for part in parts):
-        return "state", OF_WORKERS
-    lives_on = isinstance(source, DataLoader) and source.persistent_workers
-    if hasattr(source, "set_epoch") and not held and not lives_on:
-        return "skipping the epoch", WITHOUT_STATE
-    return "skipping all", WITHOUT_STATE
-
-
-def _has_state(part: Any) -> bool:
-    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
