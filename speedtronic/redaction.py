@@ -1,7 +1,4 @@
-"""What of a value may be shown: secrets blanked, and for a message a short form.
-
-docs/secrets.md has the rule in full.
-"""
+"""Blanks secrets in whatever is stored, logged or shown; docs/secrets.md has the full rule."""
 
 import re
 import reprlib
@@ -15,10 +12,12 @@ REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """`${NAME}`, which stands for an environment variable; `$${NAME}` is the text itself."""
 
 MIN_LENGTH = 6
-"""Shortest secret that is looked for in messages; a shorter one would be found in other words."""
+"""Shortest secret that `scrub` looks for; a shorter one would be found inside other words."""
 
 _MAX_DEPTH = 100
 _RUN = r"[^\s\"'<>]"
+# Text in the shape of a secret. The group `secret` or `info` is blanked; `value` only if `name`
+# is that of a secret.
 _SHAPES = [
     # `user:password@`, the password with any characters; but `host:8080/a@b` is none.
     re.compile(rf"(?<=://)(?P<info>[^\s/@:\"'<>]*:(?!\d{{1,5}}(?:[/?#]|$)){_RUN}{{0,999}})(?=@)"),
@@ -50,162 +49,9 @@ _SHAPES = [
         re.DOTALL,
     ),
 ]
-_COVERED = re.compile(r"(?:[=:/-]\s?|bearer\s+|basic\s+|--[\w-]+\s+)[\"']?\*\*\*", re.IGNORECASE)
-
-_known: set[str] = set()  # what this process has seen of secrets, for `scrub`
-
-
-def redact(value: Any, key: str = "") -> Any:
-    """Return a copy with `***` for what `key`, a key within or its own shape makes a secret.
-
-    References, `${NAME}`, stay; so do true, false and null.
-    """
-    return _redacted(value, secrecy_level(key), None)
-
-
-def redact_at(location: Iterable[object], value: Any) -> Any:
-    """`redact` for a value that lies at these keys, one below the other."""
-    return _redacted(value, max((secrecy_level(str(key)) for key in location), default=0), None)
-
-
-def register_secrets(value: Any) -> None:
-    """Keep what `redact` would blank in `value`, so that `scrub` finds it in messages."""
-    found: list[str] = []
-    _redacted(value, 0, found)
-    register_secret_texts(found)
-
-
-def register_secret_texts(texts: Iterable[str]) -> None:
-    """Keep these secrets, so that `scrub` finds them in messages."""
-    for text in texts:
-        forms = {text, unquote(text), *text.splitlines()}
-        _known.update(form for form in forms if len(form) >= MIN_LENGTH and form != MARK)
-
-
-def scrub(text: str) -> str:
-    """Return a message without the secrets that this process has seen, or what looks like one."""
-    for secret in sorted(_known, key=len, reverse=True):
-        if secret in text:
-            text = text.replace(secret, MARK)
-    return _shaped(text, None)
-
-
-def redacted_keys(value: Any, key: str = "") -> Iterator[str]:
-    """The dotted keys, below `key`, of what `redact` has blanked in `value`."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from redacted_keys(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from redacted_keys(inner, f"{key}[{index}]")
-    elif isinstance(value, str) and MARK in value and (value == MARK or _COVERED.search(value)):
-        yield key
-
-
-def _redacted(value: Any, secret: int, found: list[str] | None, above: tuple[int, ...] = ()) -> Any:
-    if id(value) in above or len(above) > _MAX_DEPTH:  # it contains itself, or as good as
-        return "..."
-    below = (*above, id(value))
-    if isinstance(value, Mapping):
-        named = secret
-        if "value" in value:  # {name: password, value: ...}, as lists of variables have it
-            named = max(
-                [secret, *(secrecy_level(str(value.get(k, ""))) for k in ("name", "key", "header"))]
-            )
-        return {
-            name: _redacted(
-                inner,
-                max(named if name == "value" else secret, secrecy_level(str(name))),
-                found,
-                below,
-            )
-            for name, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        flagged = [
-            secrecy_level(before) if isinstance(before, str) and before.startswith("-") else 0
-            for before in [None, *value]
-        ]
-        return [
-            _redacted(inner, max(secret, flag), found, below)
-            for inner, flag in zip(value, flagged, strict=False)
-        ]
-    if isinstance(value, str):
-        return _blanked(value, found) if secret and value else _shaped(value, found)
-    if value is None or isinstance(value, bool) or secret != ALL:
-        return value
-    return _blanked(str(value), found)
-
-
-def _blanked(text: str, found: list[str] | None) -> str:
-    """`***` for a text that is secret as a whole, unless it is made of references only."""
-    if _is_referred(text):
-        return text
-    if found is not None:
-        found.append(text)
-        _shaped(text, found)
-    return MARK
-
-
-def _is_referred(text: str) -> bool:
-    rest = REFERENCE.sub("", text)
-    return rest != text and not re.search(r"\w", re.sub(r"(?i)\b(bearer|basic|token)\b", "", rest))
-
-
-def _shaped(text: str, found: list[str] | None) -> str:
-    """A text with `***` for each part of it that has the shape of a secret."""
-    if len(text) > 2**20:
-        return text
-    for shape in _SHAPES:
-        text = shape.sub(lambda match: _covered(match, found), text)
-    return text
-
-
-def _covered(match: re.Match[str], found: list[str] | None) -> str:
-    kind = next(name for name in ("info", "value", "secret") if name in match.re.groupindex)
-    secret = match[kind]
-    if kind == "value":
-        bare = secret.strip("\"'{}")
-        name = match["name"]
-        in_query = match.groupdict().get("before") in ("?", "&") and name.lower() in ("key", "code")
-        level = ALL if in_query else secrecy_level(name)
-        if not level or (level == TEXT and bare.isdigit()) or _is_plain(bare):
-            return match[0]
-    guarded = secret.partition(":")[2] if kind == "info" and ":" in secret else secret
-    if not guarded or _is_referred(guarded) or secret == MARK:
-        return match[0]
-    if found is not None:
-        found.extend({secret.strip("\"'{}"), guarded})
-    start = match.start(kind) - match.start()
-    return match[0][:start] + MARK + match[0][start + len(secret) :]
-
-
-def _is_plain(text: str) -> bool:
-    return text.lower() in ("", "true", "false", "null", "none") or text.startswith(MARK)
-
-
-class _Shown(reprlib.Repr):
-    """A bounded repr in the words of YAML."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 80
-
-    def repr_NoneType(self, value: None, level: int) -> str:
-        return "null"
-
-    def repr_bool(self, value: bool, level: int) -> str:
-        return str(value).lower()
-
-
-_SHOWN = _Shown()
-
-
-def format_value(value: Any) -> str:
-    """Return a short text of any value for a message, without secrets."""
-    # Blanked before it is shortened: the end of a password must not lose the @ that gives it away.
-    return _SHOWN.repr(redact(value))
-
+_BLANKED_PART = re.compile(
+    r"(?:[=:/-]\s?|bearer\s+|basic\s+|--[\w-]+\s+)[\"']?\*\*\*", re.IGNORECASE
+)
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -233,10 +79,67 @@ _OF_A_MODEL = re.compile(
 )
 
 TEXT, ALL = 1, 2
+"""Levels of secrecy: text is blanked, or every value."""
+
+_known: set[str] = set()  # secrets that this process has seen, for `scrub`
+
+
+def redact(value: Any, key: str = "") -> Any:
+    """Return a copy of `value` with `***` in place of each secret.
+
+    A value is a secret because of `key`, because of a key inside `value`, or by its own shape.
+    References, `${NAME}`, stay; so do true, false and null.
+    """
+    return _redacted(value, secrecy_level(key), None)
+
+
+def redact_at(location: Iterable[object], value: Any) -> Any:
+    """Redact a value that lies below these nested keys; as `redact` otherwise."""
+    return _redacted(value, max((secrecy_level(str(key)) for key in location), default=0), None)
+
+
+def register_secrets(value: Any) -> None:
+    """Register every secret in `value`, so that `scrub` blanks it in messages."""
+    found: list[str] = []
+    _redacted(value, 0, found)
+    register_secret_texts(found)
+
+
+def register_secret_texts(texts: Iterable[str]) -> None:
+    """Register these texts as secrets, so that `scrub` blanks them in messages."""
+    for text in texts:
+        forms = {text, unquote(text), *text.splitlines()}
+        _known.update(form for form in forms if len(form) >= MIN_LENGTH and form != MARK)
+
+
+def scrub(text: str) -> str:
+    """Return a message with registered secrets, and text in the shape of a secret, blanked."""
+    for secret in sorted(_known, key=len, reverse=True):
+        if secret in text:
+            text = text.replace(secret, MARK)
+    return _blank_shapes(text, None)
+
+
+def format_value(value: Any) -> str:
+    """Return a short text of any value for a message, with secrets blanked."""
+    # Blank before shortening: a password in a URL is recognized by the @ after it.
+    return _SHORT.repr(redact(value))
+
+
+def redacted_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the dotted keys, starting with `key`, of the values that `redact` has blanked."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from redacted_keys(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from redacted_keys(inner, f"{key}[{index}]")
+    elif isinstance(value, str) and (value == MARK or _BLANKED_PART.search(value)):
+        yield key
 
 
 def secrecy_level(name: str) -> int:
-    """What a name makes secret of the value below it: nothing (0), `TEXT`, or `ALL` of it."""
+    """Return what the name of a value makes secret: nothing (0), `TEXT`, or `ALL` of it."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words:
         return 0
@@ -253,3 +156,93 @@ def secrecy_level(name: str) -> int:
     if last in ("token", "tokens") and not (before and _OF_A_MODEL.fullmatch(before[-1])):
         return ALL if last == "token" else TEXT  # a number of tokens is no secret
     return 0
+
+
+def _redacted(value: Any, secret: int, found: list[str] | None, above: tuple[int, ...] = ()) -> Any:
+    if id(value) in above or len(above) > _MAX_DEPTH:  # it contains itself, or is nested too deep
+        return "..."
+    below = (*above, id(value))
+    if isinstance(value, Mapping):
+        levels = {name: max(secret, secrecy_level(str(name))) for name in value}
+        if "value" in value:  # {name: password, value: ...}, as lists of variables have it
+            labels = (str(value.get(key, "")) for key in ("name", "key", "header"))
+            levels["value"] = max(levels["value"], *map(secrecy_level, labels))
+        return {name: _redacted(x, levels[name], found, below) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        flagged = [
+            secrecy_level(before) if isinstance(before, str) and before.startswith("-") else 0
+            for before in [None, *value]
+        ]
+        return [
+            _redacted(inner, max(secret, flag), found, below)
+            for inner, flag in zip(value, flagged, strict=False)
+        ]
+    if isinstance(value, str):
+        return _blanked(value, found) if secret and value else _blank_shapes(value, found)
+    if value is None or isinstance(value, bool) or secret != ALL:
+        return value
+    return _blanked(str(value), found)
+
+
+def _blanked(text: str, found: list[str] | None) -> str:
+    """Return `***` for a text that is secret as a whole, unless it consists of references."""
+    if _is_reference(text):
+        return text
+    if found is not None:
+        found.append(text)
+        _blank_shapes(text, found)
+    return MARK
+
+
+def _is_reference(text: str) -> bool:
+    rest = REFERENCE.sub("", text)
+    return rest != text and not re.search(r"\w", re.sub(r"(?i)\b(bearer|basic|token)\b", "", rest))
+
+
+def _blank_shapes(text: str, found: list[str] | None) -> str:
+    """Return a text with `***` for each part that has the shape of a secret."""
+    if len(text) > 2**20:
+        return text
+    for shape in _SHAPES:
+        text = shape.sub(lambda match: _blank_match(match, found), text)
+    return text
+
+
+def _blank_match(match: re.Match[str], found: list[str] | None) -> str:
+    kind = next(name for name in ("info", "value", "secret") if name in match.re.groupindex)
+    secret = match[kind]
+    if kind == "value":
+        bare = secret.strip("\"'{}")
+        name = match["name"]
+        in_query = match.groupdict().get("before") in ("?", "&") and name.lower() in ("key", "code")
+        level = ALL if in_query else secrecy_level(name)
+        if not level or (level == TEXT and bare.isdigit()) or _is_plain(bare):
+            return match[0]
+    guarded = secret.partition(":")[2] if kind == "info" and ":" in secret else secret
+    if not guarded or _is_reference(guarded) or secret == MARK:
+        return match[0]
+    if found is not None:
+        found.extend({secret.strip("\"'{}"), guarded})
+    start = match.start(kind) - match.start()
+    return match[0][:start] + MARK + match[0][start + len(secret) :]
+
+
+def _is_plain(text: str) -> bool:
+    return text.lower() in ("", "true", "false", "null", "none") or text.startswith(MARK)
+
+
+class _ShortRepr(reprlib.Repr):
+    """Formats values with bounded length, null and truth values as YAML writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_NoneType(self, value: None, level: int) -> str:
+        return "null"
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return str(value).lower()
+
+
+_SHORT = _ShortRepr()
