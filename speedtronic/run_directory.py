@@ -191,8 +191,8 @@ def read_config(directory: Path) -> SpeedtronicConfig:
         config = SpeedtronicConfig.parse(text, str(path))
     except ConfigError as error:
         raise ConfigError(str(error).splitlines()[0]) from None
-    if lacking := config.lacking():
-        raise CorruptError(f"{path} is damaged: it lacks {', '.join(lacking)}")
+    if missing := config.missing_sections():
+        raise CorruptError(f"{path} is damaged: it lacks {', '.join(missing)}")
     return config
 
 

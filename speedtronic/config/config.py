@@ -1,20 +1,27 @@
-"""The configuration of a run: YAML, JSON or a dict becomes one frozen `SpeedtronicConfig`."""
+"""Builds one frozen `SpeedtronicConfig` from YAML, JSON or a dict, and overrides its keys."""
 
 import json
 import os
 import posixpath
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import xxhash
 from pydantic import Field, ValidationError, model_validator
 
 from speedtronic.config.fields import Section, require_rules, set_derived
-from speedtronic.config.parsing import parse_file, parse_text
+from speedtronic.config.overrides import (
+    FLAGS,
+    SHORTCUTS,
+    expand_shortcuts,
+    is_user_key,
+    set_nested,
+)
+from speedtronic.config.parsing import is_written_by_run, parse_file, parse_text
 from speedtronic.config.problems import explain_problem, unknown_key
 from speedtronic.config.references import expand_path
 from speedtronic.config.sections import (
+    TRAJECTORY,
     CheckpointConfig,
     ChunkConfig,
     DataConfig,
@@ -28,40 +35,13 @@ from speedtronic.config.sections import (
 )
 from speedtronic.config.yaml_text import write_yaml
 from speedtronic.errors import ConfigError
-from speedtronic.redaction import format_value, redact, redact_at, register_secrets
-
-SHORTCUTS = ("name", "seed", "device", "max_steps", "output_dir")
-"""Keys of the top level that are short for the same key of `run`."""
-
-FLAGS = ("compile", "gradient_checkpointing")
-"""Keys of the top level that are values, not sections."""
-
-TRAJECTORY: dict[str, tuple[str, ...]] = {
-    "run": ("seed",),
-    "data": (
-        "text_path",
-        "tokenizer",
-        "dataset",
-        "dataset_args",
-        "synthetic",
-        "num_tokens",
-        "block_size",
-        "target_batch_size",
-        "shuffle",
-        "drop_last",
-        "seed",
-    ),
-    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
-    "scheduler": ("name", "warmup_steps", "max_steps", "min_lr_ratio"),
-    "precision": ("mode",),
-}
-"""What, besides all of `model`, decides the numbers a run computes; the rest is where, how fast."""
+from speedtronic.redaction import format_value, redact, register_secrets
 
 
 class SpeedtronicConfig(Section):
-    """Everything a run is told, checked and with every default worked out.
+    """The configuration of one run, validated and with every default filled in.
 
-    Make one with `load`, `from_dict` or `override`: those raise ConfigError, with one line for each
+    Create one with `load`, `from_dict` or `override`. They raise ConfigError with one line for each
     problem, where the bare constructor raises pydantic's ValidationError.
     """
 
@@ -114,7 +94,7 @@ class SpeedtronicConfig(Section):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        # Copies, for a section that was passed in as an object is not ours to change.
+        # Change copies: a section that was passed in as an object belongs to the caller.
         data, chunk = self.data.model_copy(), self.chunk.model_copy()
         longest, every = self.model.max_seq_len, self.checkpoint.every_steps
         set_derived(data, block_size=longest, seed=self.run.seed)
@@ -155,21 +135,21 @@ class SpeedtronicConfig(Section):
         """
         source = os.fspath(path)
         config = cls._validated(parse_file(source), f"{source}: ")
-        if _is_a_runs_own(source) and (lacking := config.lacking()):
+        if is_written_by_run(source) and (missing := config.missing_sections()):
             raise ConfigError(
                 f"{source}: is damaged: a run writes every section there, and it lacks "
-                f"{', '.join(lacking)}; give the file that the run was begun with"
+                f"{', '.join(missing)}; give the file that the run was begun with"
             )
         return config
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Read what stands in a file that is called `source`; raises as `load`."""
+        """Read the content of a file; errors name it `source`. Raises as `load`."""
         return cls._validated(parse_text(text, source), f"{source}: ")
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Self:
-        """Check a nested mapping, as a file would hold it; None means all defaults."""
+        """Validate a nested mapping such as a file holds; None means all defaults."""
         return cls._validated(given)
 
     @classmethod
@@ -179,48 +159,45 @@ class SpeedtronicConfig(Section):
             config = cls.model_validate({} if given is None else given)
         except ValidationError as error:
             lines = [
-                prefix + line
+                line
                 for problem in error.errors()
                 for line in explain_problem(problem, _sections(), SHORTCUTS + FLAGS)
             ]
-            raise ConfigError("\n".join(lines)) from None
-        if config.model.is_reference and config.model.model_extra:
-            lines = [
-                prefix + unknown_key(("model", key), _sections(), SHORTCUTS + FLAGS)
-                for key in config.model.model_extra
-            ]
-            raise ConfigError("\n".join(lines))
+            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+        if config.model.is_reference and (extra := config.model.model_extra):
+            lines = [unknown_key(("model", key), _sections(), SHORTCUTS + FLAGS) for key in extra]
+            raise ConfigError("\n".join(prefix + line for line in lines))
         return config
 
-    def lacking(self) -> list[str]:
-        """The sections and flags that were not given; a run's own config.yaml has them all."""
+    def missing_sections(self) -> list[str]:
+        """Return the sections and flags that were not given; a run's config.yaml has them all."""
         return [name for name in type(self).model_fields if name not in self.model_fields_set]
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """Return a new config with `changes`, such as `{"run.max_steps": 4}`, or `{"seed": 5}`.
 
-        They go on top of what was given, so values that follow a changed one follow it again. A key
-        may reach into a mapping of one's own: `data.dataset_args.n`, `model.layers.width`.
+        They are applied to the values that were given, and defaults that depend on them are derived
+        again. A key may reach into a mapping for the user's own code: `data.dataset_args.n`.
 
         Raises:
             ConfigError: one line for each problem.
         """
         given = self.model_dump(exclude_unset=True)
-        for key, value in _full_keys(changes).items():
+        for key, value in expand_shortcuts(changes, type(self).model_fields).items():
             section, dot, field = key.partition(".")
             if not dot:
                 given[key] = value  # an unknown key, which the validation names
-            elif _is_own(section, field):
-                _set(given, key, value)
+            elif is_user_key(section, field):
+                set_nested(given, key, value)
             else:
                 given.setdefault(section, {})[field] = value
         return self._validated(given)
 
     def to_dict(self, redact_secrets: bool = False) -> dict[str, Any]:
-        """Return all values, defaults too, as plain JSON types; `from_dict` gives an equal one."""
+        """Return all values, defaults included, as JSON types; `from_dict` reads them back."""
         values = self.model_dump(mode="json")
-        if not self.model.is_reference:  # a factory gets what was given, not our model's defaults
-            values["model"] = {"name": self.model.name, **self.model.given()}
+        if not self.model.is_reference:  # a factory gets the given keys, not our model's defaults
+            values["model"] = {"name": self.model.name, **self.model.factory_arguments()}
         return redact(values) if redact_secrets else values
 
     def to_yaml(self, redact_secrets: bool = False) -> str:
@@ -228,12 +205,9 @@ class SpeedtronicConfig(Section):
         return write_yaml(self.to_dict(redact_secrets))
 
     def fingerprint(self) -> str:
-        """Return `xxh3_128:<hex>` of the values that decide the numbers a run computes."""
-        values = self.to_dict(redact_secrets=True)  # as far as they can be known to a reader
-        kept = {
-            section: {key: values[section][key] for key in keys}
-            for section, keys in TRAJECTORY.items()
-        }
+        """Return `xxh3_128:<hex>` of the values that change the numbers a run computes."""
+        values = self.to_dict(redact_secrets=True)  # a reader of the checkpoint has no more
+        kept = {name: {key: values[name][key] for key in keys} for name, keys in TRAJECTORY.items()}
         text = json.dumps({**kept, "model": values["model"]}, sort_keys=True, separators=(",", ":"))
         return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
@@ -251,22 +225,15 @@ class SpeedtronicConfig(Section):
         return self.under_output_dir(self.checkpoint.directory)
 
 
-def _is_a_runs_own(source: str) -> bool:
-    """Whether a file is the config.yaml that a run has written to its output directory."""
-    path = Path(source.removeprefix("file://"))
-    beside = (path.with_name(name) for name in ("run.json", "metrics.jsonl", ".lock"))
-    return path.name == "config.yaml" and any(map(os.path.lexists, beside))
-
-
 def split_target(
     config: SpeedtronicConfig, overrides: Mapping[str, object]
 ) -> tuple[SpeedtronicConfig, int | None]:
-    """Apply `overrides`, but return run.max_steps, checked like the others, instead of storing it.
+    """Apply `overrides` except run.max_steps, which is validated and returned as the target.
 
-    Only the command line's --max-steps may move the schedule's horizon; every other caller's is a
-    target. It is None where `overrides` has none.
+    Only the command line's --max-steps may move the schedule's horizon; for every other caller
+    run.max_steps is a target. The target is None if `overrides` has no such key.
     """
-    changes = _full_keys(overrides)
+    changes = expand_shortcuts(overrides, SpeedtronicConfig.model_fields)
     changed = config.override(changes)
     if "run.max_steps" not in changes:
         return changed, None
@@ -274,43 +241,8 @@ def split_target(
     return config.override(changes), changed.run.max_steps
 
 
-def _full_keys(changes: Mapping[str, object]) -> dict[str, object]:
-    """Write shortcuts out as run.*, and refuse whole sections and a key with two values."""
-    full: dict[str, object] = {}
-    for short, value in changes.items():
-        key = f"run.{short}" if short in SHORTCUTS else short
-        if key in SpeedtronicConfig.model_fields and key not in FLAGS:
-            raise ConfigError(f"{key} is a whole section; change one key of it, such as run.seed")
-        if key in full and full[key] != value:
-            both = (format_value(redact_at([key], given)) for given in (full[key], value))
-            raise ConfigError(f"{key} is given twice, as {' and as '.join(both)}")
-        full[key] = value
-    return full
-
-
-def _is_own(section: str, field: str) -> bool:
-    """Whether `field` may name a key within a mapping that is for the user's own code."""
-    key = field.partition(".")[0]
-    if section == "model":
-        return key not in ModelConfig.model_fields
-    return section in ("data", "validation") and key == "dataset_args"
-
-
-def _set(given: dict[str, Any], dotted: str, value: object) -> None:
-    """Set one key of nested mappings, making those that are not there."""
-    *folders, last = dotted.split(".")
-    for depth, folder in enumerate(folders, start=1):
-        inner = given.get(folder)
-        if not isinstance(inner, Mapping | None):
-            path, kind = ".".join(folders[:depth]), "list" if isinstance(inner, list) else "value"
-            raise ConfigError(f"{dotted}: {path} is a {kind}, not a mapping; give it as a whole")
-        given[folder] = dict(inner or {})
-        given = given[folder]
-    given[last] = value
-
-
 def _sections() -> dict[str, list[str]]:
-    """The keys of each section."""
+    """Return the keys of each section."""
     return {
         name: list(field.annotation.model_fields)
         for name, field in SpeedtronicConfig.model_fields.items()

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from speedtronic.config.config import TRAJECTORY, SpeedtronicConfig
+from speedtronic.config.config import SpeedtronicConfig
+from speedtronic.config.sections import TRAJECTORY
 from speedtronic.config.yaml_text import parse_yaml
 from speedtronic.errors import ConfigError, DriftError
 from speedtronic.redaction import MARK, format_value, redact

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from speedtronic.config.config import FLAGS, SHORTCUTS, SpeedtronicConfig
+from speedtronic.config.config import SpeedtronicConfig
+from speedtronic.config.overrides import FLAGS, SHORTCUTS
 
 Node = dict[str, Any]
 """A JSON schema or a part of one."""

@@ -1,6 +1,7 @@
 """Reading a file, or `key=value`: it becomes plain values, or one line says why not."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,13 @@ def parse_assignment(text: str) -> tuple[str, object]:
     if isinstance(parsed, Mapping) and not value.startswith("{"):
         raise ConfigError(f"{format_value(text)}: the value is a mapping; {example}")
     return key, parsed
+
+
+def is_written_by_run(source: str) -> bool:
+    """Whether a file is the config.yaml that a run wrote to its output directory."""
+    path = Path(source.removeprefix("file://"))
+    beside = (path.with_name(name) for name in ("run.json", "metrics.jsonl", ".lock"))
+    return path.name == "config.yaml" and any(map(os.path.lexists, beside))
 
 
 def _read(source: str) -> str:

@@ -1,4 +1,4 @@
-"""The sections of a configuration: one frozen class each, with its defaults and its rules."""
+"""Lists every configuration key: one frozen class for each section, with defaults and rules."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -46,7 +46,7 @@ REFERENCE_MODEL = "reference_transformer"
 
 
 class ModelConfig(Section):
-    # What other keys a model of one's own takes is its factory's affair.
+    # A user's own model takes any other key; its factory decides which.
     model_config = ConfigDict(extra="allow")
 
     name: str = REFERENCE_MODEL
@@ -77,7 +77,7 @@ class ModelConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _take_plain(cls, given: Any) -> Any:
-        """Keys of a model of one's own are checked like those of a mapping of arguments."""
+        """Copy the keys of a user's model, and refuse values that a checkpoint cannot hold."""
         if not isinstance(given, Mapping):
             return given
         own = {key: value for key, value in given.items() if key not in cls.model_fields}
@@ -115,11 +115,11 @@ class ModelConfig(Section):
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is the model that comes with the package."""
+        """Whether the model is the reference transformer of this package."""
         return self.name == REFERENCE_MODEL
 
-    def given(self) -> dict[str, Any]:
-        """What the user wrote here besides the name: the arguments of a factory."""
+    def factory_arguments(self) -> dict[str, Any]:
+        """Return the given keys except `name`: the keyword arguments of a model factory."""
         return self.model_dump(exclude_unset=True, exclude={"name"})
 
 
@@ -305,3 +305,26 @@ class LoggingConfig(Section):
     """Updates from one line of metrics to the next."""
     hooks: Names = ()
     """What else is told of events: `tensorboard`, `wandb` (offline), `package.module:factory`."""
+
+
+TRAJECTORY: dict[str, tuple[str, ...]] = {
+    "run": ("seed",),
+    "data": (
+        "text_path",
+        "tokenizer",
+        "dataset",
+        "dataset_args",
+        "synthetic",
+        "num_tokens",
+        "block_size",
+        "target_batch_size",
+        "shuffle",
+        "drop_last",
+        "seed",
+    ),
+    "optimizer": ("name", "lr", "betas", "eps", "weight_decay", "grad_clip"),
+    "scheduler": ("name", "warmup_steps", "max_steps", "min_lr_ratio"),
+    "precision": ("mode",),
+}
+"""Keys that change the numbers a run computes, besides all of `model`; the others change only where
+and how fast it runs."""

@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from speedtronic.config.config import SHORTCUTS, SpeedtronicConfig
+from speedtronic.config.config import SpeedtronicConfig
+from speedtronic.config.overrides import SHORTCUTS
 from speedtronic.config.parsing import parse_file
 from speedtronic.config.sections import REFERENCE_MODEL
 from speedtronic.errors import ConfigError

@@ -67,7 +67,7 @@ def build_model(section: ModelConfig) -> nn.Module:
             f"model.name is {name!r}; {hint}known are {', '.join(known)}, or any "
             "package.module:factory"
         )
-    given = section.given()
+    given = section.factory_arguments()
     keywords = substitute(given, "model")
     model = call_factory("model.name", name, builder, keywords=keywords, shown=given)
     if not isinstance(model, nn.Module):

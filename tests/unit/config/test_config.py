@@ -515,7 +515,7 @@ def test_a_number_is_the_same_in_ours_and_in_a_mapping_of_one_s_own(
     )
     expected = {"a": number, "b": [number], "c": {"d": number}, "e": text}
     assert config.optimizer.lr == number
-    assert config.model.given() == {"width": number}
+    assert config.model.factory_arguments() == {"width": number}
     assert config.data.dataset_args == config.validation.dataset_args == expected
     assert type(config.data.dataset_args["a"]) is type(number)
     assert load_text(tmp_path, config.to_yaml()) == config
@@ -761,7 +761,9 @@ def test_an_assignment_reaches_into_a_mapping_of_one_s_own(text: str, expected: 
     base = SpeedtronicConfig.from_dict(OWN)
     changed = base.override({key: value})
     section = getattr(changed, key.partition(".")[0])
-    assert (section.given() if section is changed.model else section.dataset_args) == expected
+    assert (
+        section.factory_arguments() if section is changed.model else section.dataset_args
+    ) == expected
     assert base == SpeedtronicConfig.from_dict(OWN)
 
 

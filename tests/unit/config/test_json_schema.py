@@ -10,8 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from speedtronic.cli import main
-from speedtronic.config.config import FLAGS, SHORTCUTS, SpeedtronicConfig
+from speedtronic.config.config import SpeedtronicConfig
 from speedtronic.config.json_schema import json_schema, markdown_page
+from speedtronic.config.overrides import FLAGS, SHORTCUTS
 from speedtronic.config.parsing import parse_file, parse_yaml
 from speedtronic.errors import ConfigError
 
