@@ -6,6 +6,7 @@ progress, such as a compilation, is reported as `computing`: then processor time
 """
 
 import os
+import select
 import signal
 import threading
 from dataclasses import dataclass
@@ -88,6 +89,24 @@ def _watch(parent_pid: int) -> None:
     never = threading.Event()
     while not never.wait(POLL_S):
         _end_if_orphan(parent_pid)
+
+
+def end_with(pidfd: int) -> None:
+    """Start a thread that kills this process (SIGKILL) when another one, not its parent, ends.
+
+    Args:
+        pidfd: of the other process, from `os.pidfd_open` there; a reused pid is not taken for it.
+    """
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    if ended.poll(0):
+        end_as_orphan()
+
+    def wait() -> None:
+        ended.poll()
+        end_as_orphan()
+
+    threading.Thread(target=wait, name="end-with", daemon=True).start()
 
 
 def end_as_orphan() -> None:

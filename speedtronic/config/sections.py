@@ -292,6 +292,8 @@ class ChunkConfig(Section):
     """Pause before a retry, in seconds."""
     hang_timeout_s: Positive = 1800.0
     """Seconds without progress of any kind after which the worker is killed: see docs/resume.md."""
+    standby: bool = True
+    """Keep a process with torch imported, so that a killed worker is back at once; Linux only."""
 
 
 class LoggingConfig(Section):

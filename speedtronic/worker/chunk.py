@@ -19,6 +19,7 @@ from speedtronic.shutdown import forward_signals
 from speedtronic.worker.hang_watch import Watch, cpu_s
 from speedtronic.worker.poison import Suspicion
 from speedtronic.worker.process import Child
+from speedtronic.worker.standby import STANDBY
 
 STOP_GRACE_S = 20.0  # Prefect sends SIGKILL 30 s after it asked a flow to end
 POLL_S = 0.05
@@ -85,7 +86,7 @@ class ChunkWorker:
         self._on_log = on_log or _log_here
         self._on_event = on_event
         self._child: Child | None = None
-        self._signals = ExitStack()
+        self._entered = ExitStack()
         self._suspicion = Suspicion(config.chunk.quarantine_after)
         self.failed_in_a_row = 0
         self.restores: list[int] = []
@@ -126,14 +127,15 @@ class ChunkWorker:
         self._discard()
 
     def __enter__(self) -> Self:
-        self._signals.enter_context(forward_signals(lambda: self.pid))
+        self._entered.enter_context(forward_signals(lambda: self.pid))
+        self._entered.enter_context(STANDBY.held())
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
             self.close()
         finally:
-            self._signals.close()
+            self._entered.close()
 
     def _attempt(self, request: dict[str, Any]) -> ChunkResult:
         self.failed_in_a_row += 1  # until a checkpoint or the answer comes
@@ -164,7 +166,7 @@ class ChunkWorker:
     def _ready_child(self) -> Child:
         if self._child is None or self._child.has_ended:
             self._discard()
-            self._child = Child()
+            self._child = Child(from_standby=self._config.chunk.standby)
             first = {"config": self._config.to_dict(), "allow_changes": self._allow_changes}
             self._child.send({**first, "target": self._target})
         return self._child
@@ -206,6 +208,8 @@ class ChunkWorker:
         elif event["event"] == "restored":
             self.restores.append(event["step"])
             self._suspicion.loaded(event["step"])
+            if self._config.chunk.standby:  # not before, so as not to slow this start down
+                STANDBY.begin()
         if event["event"] != "log" and self._on_event is not None:
             self._on_event(event)
 

@@ -28,6 +28,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import IO, Any
 
@@ -46,7 +48,7 @@ from speedtronic.shutdown import SaveSignal, unblock_signals
 STEP_EVENT_EVERY_S = 0.2
 ALIVE_EVENT_EVERY_S = 0.2
 
-logger = logging.getLogger("speedtronic.worker.chunk_main")  # __name__ is __main__ here
+logger = logging.getLogger("speedtronic.worker.chunk_main")  # __name__ may be __main__ here
 
 
 class Events:
@@ -222,9 +224,18 @@ class ChunkProcess:
 
 def main() -> None:
     """Serve requests until the parent is gone."""
-    events_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    serve(int(sys.argv[1]), partial(end_with_parent, int(sys.argv[2])))
+
+
+def serve(events_fd: int, watch_parent: Callable[[], None]) -> None:
+    """Serve requests from standard input.
+
+    Args:
+        events_fd: where the events go.
+        watch_parent: lets this process end as soon as the one that sends the requests has ended.
+    """
     faulthandler.enable()  # a segfault leaves a Python stack on standard error
-    end_with_parent(parent_pid)
+    watch_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     os.set_inheritable(events_fd, False)
     with os.fdopen(events_fd, "w", encoding="utf-8") as stream:

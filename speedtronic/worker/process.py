@@ -12,31 +12,33 @@ from typing import Any
 from speedtronic.errors import WorkerDied
 from speedtronic.shutdown import block_signals
 from speedtronic.worker import openmp
+from speedtronic.worker.standby import STANDBY, UNKNOWN_CODE
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
 
 
 class Child:
-    """A process that answers one request after another; it runs from here to `discard`."""
+    """A process that answers one request after another; it runs from here to `discard`.
 
-    def __init__(self) -> None:
-        read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-m", "speedtronic.worker.chunk_main", str(write_fd)]
+    Args:
+        from_standby: fork it from the standby where there is one, instead of starting Python.
+    """
+
+    def __init__(self, *, from_standby: bool = False) -> None:
+        input_fd, requests_fd = os.pipe()
+        events_fd, told_fd = os.pipe()
         try:
-            with block_signals():
-                self._process = subprocess.Popen(
-                    [*command, str(os.getpid())],
-                    stdin=subprocess.PIPE,
-                    pass_fds=[write_fd],
-                    env=openmp.environment(),
-                    text=True,
-                )
+            forked = STANDBY.fork(input_fd, told_fd) if from_standby else None
+            self._process = forked or _start(input_fd, told_fd)
         except BaseException:
-            os.close(read_fd)
+            os.close(requests_fd)
+            os.close(events_fd)
             raise
         finally:
-            os.close(write_fd)
-        self._events = os.fdopen(read_fd, "rb", buffering=0)
+            os.close(input_fd)
+            os.close(told_fd)
+        self._requests = os.fdopen(requests_fd, "w", encoding="utf-8")
+        self._events = os.fdopen(events_fd, "rb", buffering=0)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._events, selectors.EVENT_READ)
         self._unread = b""
@@ -56,10 +58,9 @@ class Child:
         Raises:
             WorkerDied: it has ended.
         """
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
         except BrokenPipeError:
             raise self.death() from None
 
@@ -92,15 +93,27 @@ class Child:
             self._process.kill()
         self._process.wait()
         self._selector.close()
-        for stream in (self._process.stdin, self._events):
-            if stream is not None:
-                with suppress(BrokenPipeError):  # a request that nobody will read
-                    stream.close()
+        for stream in (self._requests, self._events):
+            with suppress(BrokenPipeError):  # a request that nobody will read
+                stream.close()
+
+
+def _start(input_fd: int, events_fd: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "speedtronic.worker.chunk_main", str(events_fd)]
+    with block_signals():
+        return subprocess.Popen(
+            [*command, str(os.getpid())],
+            stdin=input_fd,
+            pass_fds=[events_fd],
+            env=openmp.environment(),
+        )
 
 
 def _ending(code: int) -> str:
     if code == STOPPED:
         return "stopped on SIGTERM"
+    if code == UNKNOWN_CODE:
+        return "ended, and so did the standby process, which alone could have told how"
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name

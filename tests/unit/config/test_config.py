@@ -114,6 +114,7 @@ DEFAULTS: dict[str, Any] = {
         "quarantine_after": 3,
         "retry_delay_s": 1.0,
         "hang_timeout_s": 1800.0,
+        "standby": True,
     },
     "logging": {
         "level": "INFO",
@@ -902,6 +903,7 @@ STAYS: dict[str, Any] = {
     "chunk.quarantine_after": 1,
     "chunk.retry_delay_s": 2.0,
     "chunk.hang_timeout_s": 2.0,
+    "chunk.standby": False,
     "logging.level": "ERROR",
     "logging.file": "b",
     "logging.json_file": None,
