@@ -1,40 +1,41 @@
-"""What the facts in a payload may be, each by type and range: all but its tensors.
+"""Validates the facts in a payload, which are everything in it but tensors, by type and range.
 
 A digest proves that a file holds the bytes that were written, not that a program without a defect
-wrote them. So nothing of a payload is taken up, nor called good, before all of it was held against
-this list. A key that came later may be missing; one that is not known is left alone.
+wrote them. So every fact in a payload is validated before any of it is used or called good. Keys
+that were added later may be missing; unknown keys are ignored.
 """
 
 import random
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from speedtronic.checkpoint.fact_types import (
+    Bytes,
+    Facts,
+    FiniteFloat,
+    JsonMapping,
+    Number,
+    describe_first_error,
+    describe_value,
+    is_count,
+    require_json,
+    require_torch_state,
+    require_words,
+    validate_nested,
+)
 from speedtronic.checkpoint.records import FORMAT_VERSION, Count, RunId, Step
 from speedtronic.errors import CorruptError, UnsupportedFormatError
 
-MAX_SHOWN = 60  # characters of a wrong value
-MAX_DEPTH = 50  # of what goes into a manifest
-MAX_INT = 2**64
-
-PYTHON_WORDS, NUMPY_WORDS = 625, 624
+PYTHON_WORDS, NUMPY_WORDS = 625, 624  # in the state of each generator
 
 
 def validate_facts(state: Mapping[str, Any]) -> None:
-    """Return if every fact in a payload has the type and the range that a run can go on with.
+    """Refuse a payload with a fact whose type or range no run can resume from.
 
     Raises:
-        CorruptError: names the first that has not, with what was found.
+        CorruptError: names the first wrong fact, with what was found.
         UnsupportedFormatError: a newer version of this program wrote it.
     """
     version = state.get("format_version")
@@ -46,94 +47,12 @@ def validate_facts(state: Mapping[str, Any]) -> None:
     try:
         _Payload.model_validate(dict(state))
     except ValidationError as error:
-        raise CorruptError(f"payload is damaged: {_first(error)}") from None
+        raise CorruptError(f"payload is damaged: {describe_first_error(error)}") from None
 
 
-def _first(error: ValidationError) -> str:
-    """The first fact that is wrong, where it stands and what was found, in one line."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    found = "" if first["type"] == "missing" else f", found {_show(first['input'])}"
-    said = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {said}{found}" if where else f"{said}{found}"
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, dict | list | tuple):
-        return f"a {type(value).__name__}"
-    if type(value) is int and abs(value) > MAX_INT:
-        return f"a number of {value.bit_length()} bits"
-    return repr(value)[:MAX_SHOWN]
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """What the JSON of a manifest can hold."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("a key is no text")
-        for item in value.values():
-            _plain(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _plain(item, depth + 1)
-    elif isinstance(value, str):
-        value.encode()  # raises a ValueError where it is no text
-    elif not isinstance(value, int | float | None) or (type(value) is int and abs(value) > MAX_INT):
-        raise ValueError(f"holds {_show(value)}")
-    return value
-
-
-def _is_number(value: Any) -> Any:
-    """A tensor of one number would pass for one."""
-    if type(value) not in (int, float):
-        raise ValueError("expected a number")
-    return value
-
-
-def _is_words(words: Any, count: int) -> torch.Tensor:
-    if not isinstance(words, torch.Tensor) or words.dtype != torch.int64:
-        raise ValueError("expected a tensor of int64")
-    if list(words.shape) != [count]:
-        raise ValueError(f"expected {count} words")
-    if int(words.min()) < 0 or int(words.max()) >= 2**32:
-        raise ValueError("expected words of 32 bits")
-    return words
-
-
-def _is_bytes(words: Any) -> torch.Tensor:
-    if not isinstance(words, torch.Tensor) or words.dtype != torch.uint8 or words.dim() != 1:
-        raise ValueError("expected a tensor of bytes")
-    if not words.numel():
-        raise ValueError("expected bytes, it is empty")
-    return words
-
-
-def _is_torch_state(words: Any) -> torch.Tensor:
-    state = _is_bytes(words)
-    try:
-        torch.Generator().set_state(state.clone())
-    except RuntimeError as error:
-        raise ValueError(f"no state of torch's generator: {str(error).splitlines()[0]}") from None
-    return state
-
-
-class _Facts(BaseModel):
-    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
-
-
-Number = Annotated[float, BeforeValidator(_is_number)]
-FiniteFloat = Annotated[Number, Field(allow_inf_nan=False)]
-Plain = Annotated[dict[str, Any], AfterValidator(_plain)]
-Bytes = Annotated[Any, AfterValidator(_is_bytes)]
-
-
-class _Python(_Facts):
+class _Python(Facts):
     version: Literal[3]
-    words: Annotated[Any, AfterValidator(lambda words: _is_words(words, PYTHON_WORDS))]
+    words: Annotated[Any, AfterValidator(lambda words: require_words(words, PYTHON_WORDS))]
     gauss: FiniteFloat | None
 
     @model_validator(mode="after")
@@ -143,29 +62,29 @@ class _Python(_Facts):
         return self
 
 
-class _NumPy(_Facts):
+class _NumPy(Facts):
     name: Literal["MT19937"]
-    words: Annotated[Any, AfterValidator(lambda words: _is_words(words, NUMPY_WORDS))]
+    words: Annotated[Any, AfterValidator(lambda words: require_words(words, NUMPY_WORDS))]
     position: Annotated[int, Field(ge=0, le=NUMPY_WORDS)]
     has_gauss: Annotated[int, Field(ge=0, le=1)]
     gauss: FiniteFloat
 
 
-class _Random(_Facts):
+class _Random(Facts):
     python: _Python
     numpy: _NumPy
-    torch: Annotated[Any, AfterValidator(_is_torch_state)]
+    torch: Annotated[Any, AfterValidator(require_torch_state)]
     cuda: list[Bytes] | None = None
     mps: Bytes | None = None
 
 
-class _Scheduler(_Facts):
+class _Scheduler(Facts):
     last_epoch: Count
     max_steps: Count
     base_lrs: list[FiniteFloat]
 
 
-class _Scaler(_Facts):
+class _Scaler(Facts):
     scale: Annotated[FiniteFloat, Field(ge=0)]
     growth_factor: FiniteFloat
     backoff_factor: FiniteFloat
@@ -173,15 +92,15 @@ class _Scaler(_Facts):
     growth_tracker: Annotated[int, Field(ge=0, alias="_growth_tracker")]
 
 
-class _Group(_Facts):
+class _Group(Facts):
     params: list[Count]
 
 
-class _Inherited(_Facts):
+class _Inherited(Facts):
     frozen: list[str]
 
 
-class _Optimizer(_Facts):
+class _Optimizer(Facts):
     inherited: _Inherited | None = None
     state: dict[Count, dict[str, Any]]
     param_groups: list[_Group]
@@ -192,17 +111,17 @@ class _Optimizer(_Facts):
         if len(set(known)) != len(known) or not set(self.state) <= set(known):
             raise ValueError("its groups do not list each parameter once")
         for number, moments in self.state.items():
-            if "step" in moments and not _is_count(moments["step"]):
-                raise ValueError(f"state.{number}.step is {_show(moments['step'])}")
+            if "step" in moments and not is_count(moments["step"]):
+                raise ValueError(f"state.{number}.step is {describe_value(moments['step'])}")
         return self
 
 
-class _Optimizers(_Facts):
+class _Optimizers(Facts):
     inherited: _Inherited | None = None
     parts: list[_Optimizer]
 
 
-class _Data(_Facts):
+class _Data(Facts):
     samples: Count
     seed: int | None = None
     epoch: Count | None = None
@@ -224,31 +143,24 @@ class _Data(_Facts):
 
 
 def _optimizer(value: Any) -> Any:
-    """That of one optimizer, or of several used as one."""
+    """Validate the state of one optimizer, or of several used as one."""
     if not isinstance(value, dict):
         raise ValueError("expected a dict")
-    _judge(_Optimizers if "parts" in value else _Optimizer, value)
+    validate_nested(_Optimizers if "parts" in value else _Optimizer, value)
     return value
 
 
 def _scaler(value: Any) -> Any:
-    """None or empty where the precision needs none."""
+    """Validate the state of a gradient scaler; None or empty if the precision needs none."""
     if value is not None and not isinstance(value, dict):
         raise ValueError("expected a dict or None")
     if value:
-        _judge(_Scaler, value)
+        validate_nested(_Scaler, value)
     return value
 
 
-def _judge(kind: type[_Facts], value: dict[Any, Any]) -> None:
-    try:
-        kind.model_validate(value)
-    except ValidationError as error:
-        raise ValueError(_first(error)) from None
-
-
-def _modes(modes: dict[str, bool]) -> dict[str, bool]:
-    """Every module lies in one that is listed too."""
+def _known_modules(modes: dict[str, bool]) -> dict[str, bool]:
+    """Refuse a list of modules that lacks the parent of one of them."""
     for name in modes:
         if name and name.rpartition(".")[0] not in modes:
             raise ValueError(f"module {name!r} lies in none that is known")
@@ -257,21 +169,12 @@ def _modes(modes: dict[str, bool]) -> dict[str, bool]:
     return modes
 
 
-def _is_count(value: Any) -> bool:
-    """A whole number >= 0, alone or as the only one of a tensor."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1 or value.dtype == torch.bool or value.is_complex():
-            return False
-        value = value.item()
-    return type(value) in (int, float) and value >= 0 and value == value // 1
-
-
-class _Attributes(_Facts):
+class _Attributes(Facts):
     set: dict[str, Any]
     gone: list[str]
 
 
-class _ModuleState(_Facts):
+class _ModuleState(Facts):
     attributes: dict[str, _Attributes] = Field(default_factory=dict)
     generators: dict[str, Any] = Field(default_factory=dict)
     buffers: dict[str, Any] = Field(default_factory=dict)
@@ -279,11 +182,11 @@ class _ModuleState(_Facts):
     requires_grad: dict[str, bool] = Field(default_factory=dict)
 
 
-class _Payload(_Facts):
+class _Payload(Facts):
     format_version: Annotated[int, Field(ge=1)]
     model: dict[str, Any]
     not_finite: list[str] = Field(default_factory=list)
-    modes: Annotated[dict[str, bool], AfterValidator(_modes)]
+    modes: Annotated[dict[str, bool], AfterValidator(_known_modules)]
     module_state: _ModuleState = Field(default_factory=_ModuleState)
     optimizer: Annotated[Any, AfterValidator(_optimizer)]
     scheduler: _Scheduler
@@ -298,9 +201,11 @@ class _Payload(_Facts):
     data: _Data
     rng: _Random
     coordinator: None = None
-    config: Plain
+    config: JsonMapping
     precision: dict[str, Any] | None = None
     data_fingerprint: str | None = None
-    environment: Plain = Field(default_factory=dict)
-    history: Annotated[list[dict[str, Any]], AfterValidator(_plain)] = Field(default_factory=list)
+    environment: JsonMapping = Field(default_factory=dict)
+    history: Annotated[list[dict[str, Any]], AfterValidator(require_json)] = Field(
+        default_factory=list
+    )
     run_id: RunId
