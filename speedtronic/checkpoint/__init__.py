@@ -1,4 +1,4 @@
-"""Checkpoints as bytes on disk; knows nothing of training."""
+"""Stores, verifies and selects checkpoints; knows nothing of training."""
 
 from speedtronic.checkpoint.candidates import survey
 from speedtronic.checkpoint.records import Manifest, Pointer

@@ -1,4 +1,4 @@
-"""Whether what a checkpoint says of itself in several places agrees. Pure."""
+"""Compares the facts that a checkpoint states in several places, such as its step. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,10 +11,14 @@ SHOWN_UPDATES = 3
 
 
 def disagreements(manifest: Manifest, state: Mapping[str, Any]) -> list[str]:
-    """Each counter of a payload that is not what manifest, schedule, optimizer and data say.
+    """List each counter on which payload, manifest, schedule, optimizer and data disagree.
 
     Args:
-        state: the payload's; its facts have the right types.
+        manifest: of the checkpoint.
+        state: of its payload, whose facts have been validated.
+
+    Returns:
+        One line for each disagreement.
     """
     return [*_counters(manifest, state), *_updates(state)]
 
@@ -39,7 +43,10 @@ def _counters(manifest: Manifest, state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _updates(state: Mapping[str, Any]) -> Iterator[str]:
-    """Parameters that got no gradient in some updates have fewer; none has more."""
+    """Check the optimizer's update counts: none exceeds the step.
+
+    A parameter that had no gradient in some updates has a smaller count.
+    """
     step, made = state["step"], sorted({float(x) for x in _steps(state["optimizer"])})
     if made and (made[-1] > step or (len(made) == 1 and made[0] != step)):
         shown = ", ".join(f"{x:g}" for x in made[-SHOWN_UPDATES:])
@@ -47,7 +54,7 @@ def _updates(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _steps(value: Any) -> Iterator[float]:
-    """Every `step` in an optimizer's state: how many updates it has made of a parameter."""
+    """Yield every `step` in an optimizer's state: the updates made of one parameter."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key == "step" and isinstance(item, int | float | torch.Tensor):
@@ -60,7 +67,7 @@ def _steps(value: Any) -> Iterator[float]:
 
 
 def expected_samples(state: Mapping[str, Any]) -> int | None:
-    """What the step implies; None for a run whose batch was not always the same, or not known."""
+    """Return the sample count that the step implies; None if the batch size varied or is unknown."""
     section = state["config"].get("data")
     batch = section.get("target_batch_size") if isinstance(section, Mapping) else None
     other = any(

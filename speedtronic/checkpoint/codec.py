@@ -1,8 +1,8 @@
-"""State dict <-> the bytes of a payload.
+"""Encodes a state dict as the bytes of a payload, and loads it again without running code.
 
 The payload is what `torch.save` writes: a zip file that any PyTorch reads. Loading is always with
-`weights_only=True`, so nothing in a file is ever executed. The zip's own CRC-32 is left out: it
-costs more than hashing and writing together, and the manifest's digest covers every byte.
+`weights_only=True`, so nothing in a file is ever executed. The zip's own CRC-32 is left out:
+computing it costs more than hashing and writing, and the manifest's digest covers every byte.
 """
 
 import io
@@ -22,17 +22,17 @@ from speedtronic.machine_errors import OUT_OF_MEMORY, is_machine_failure
 
 
 class CannotLoadError(StorageError):
-    """The machine cannot load a payload here and now, which says nothing of its bytes."""
+    """The machine cannot load a payload at the moment; the payload itself may be good."""
 
 
 def encode_payload(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
-    """Write `state` to `file`, digesting on the way.
+    """Write `state` to `file`, and compute the digest of the bytes written.
 
     Returns:
         The digest of the bytes written, and their number.
 
     Raises:
-        UnsavableError: not all of it would load again with `weights_only`; nothing was written.
+        UnsavableError: `weights_only` would refuse a part of it; nothing was written.
     """
     assert sys.byteorder == "little", "a payload is little-endian"
     _refuse_unloadable(state, "")
@@ -43,24 +43,29 @@ def encode_payload(state: dict[str, Any], file: BinaryIO) -> tuple[str, int]:
 
 
 def load_payload(file: BinaryIO, size_bytes: int, digest: str) -> dict[str, Any]:
-    """The state dict in the payload that the manifest describes, its tensors on the CPU.
+    """Verify and load the state dict in a payload, with tensors on the CPU.
 
-    Memory beyond the result is some MiB.
+    Needs a few MiB of memory beyond the result.
+
+    Args:
+        file: the payload, at its beginning.
+        size_bytes: as in the manifest.
+        digest: as in the manifest.
 
     Raises:
-        CorruptError: other bytes, not a state dict, or one that would need to run code to load.
+        CorruptError: the bytes are others, hold no state dict, or need code to be run.
         OSError: the file cannot be read.
-        CannotLoadError, MemoryError: the machine cannot load it now, whatever it holds.
+        CannotLoadError, MemoryError: the machine cannot load it now; it may be good.
     """
     verified = Payload(file, size_bytes, digest)
     return _loaded(cast(BinaryIO, verified), verified.map_location)
 
 
 def decode_payload(data: bytes) -> dict[str, Any]:
-    """The state dict in a payload's bytes that nothing vouches for, its tensors on the CPU.
+    """Load the state dict in payload bytes that no manifest describes, with tensors on the CPU.
 
     Raises:
-        CorruptError, CannotLoadError, MemoryError: as `load`.
+        CorruptError, CannotLoadError, MemoryError: as `load_payload`.
     """
     return _loaded(io.BytesIO(data), "cpu")
 
@@ -71,15 +76,18 @@ def _loaded(file: BinaryIO, map_location: Any) -> dict[str, Any]:
     except MemoryError:
         raise
     except Exception as error:
-        raise _judged(error) from None
+        raise _translated(error) from None
     if not isinstance(state, dict):
         raise CorruptError(f"payload holds a {type(state).__name__}, expected a dict")
     return state
 
 
-def _judged(error: Exception) -> Exception:
-    """What an exception of `torch.load` says. All the bytes are in memory, so an OSError is not
-    about them: it is from something else that torch opened, such as a module that it imported."""
+def _translated(error: Exception) -> Exception:
+    """Turn an exception of `torch.load` into an error of ours.
+
+    All bytes of the payload are in memory, so an OSError comes from something else that torch
+    opened, such as a module that it imported.
+    """
     if any(words in str(error) for words in OUT_OF_MEMORY):
         return MemoryError(str(error))
     said = f"{type(error).__name__}: {error}"
@@ -89,7 +97,7 @@ def _judged(error: Exception) -> Exception:
         lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
         reason = lines[-1] if lines else "unknown content"
         return CorruptError(f"payload does not load with weights_only: {reason}")
-    return CorruptError(f"payload does not load: {said}")  # torch raises a dozen kinds for damage
+    return CorruptError(f"payload does not load: {said}")  # torch raises a dozen types for damage
 
 
 @contextmanager
@@ -102,7 +110,7 @@ def _without_crc32() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-# Subclasses, such as torch's own TorchVersion of str, are pickled by name and refused on loading.
+# Exact types only: subclasses, such as torch's TorchVersion of str, are refused on loading.
 _PLAIN = (dict, OrderedDict, list, tuple, str, int, float, bool, type(None))
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 

@@ -1,9 +1,9 @@
-"""Digests: of a file's bytes, and of the training state in it.
+"""Computes two digests: of the bytes of a file, and of the training state in it.
 
-`digest` (xxh3-128 over the file) answers "are these the bytes that were saved". `state_digest`
-answers "would these two runs go on identically": it covers what determines the rest of the run, and
-no path, configuration or time, so two runs that agree have the same one. xxh3 is Y. Collet's
-xxHash, https://github.com/Cyan4973/xxHash; it guards against faults, not against forgery.
+`digest` (xxh3-128 over the file) answers "are these the bytes that were saved?". `state_digest`
+answers "will these two runs continue identically?": it covers everything that determines the rest
+of the run, and no path, configuration or time. xxh3 is Y. Collet's xxHash,
+https://github.com/Cyan4973/xxHash; it guards against faults, not against forgery.
 """
 
 import struct
@@ -32,17 +32,16 @@ STATE_KEYS = (
     "skipped_updates",
     "coordinator",
 )
-# The same, of those that only some runs have; a state without one has the digest that it had
-# before there was such a key.
+# As above, for keys that not every run has. A state without one keeps the digest that it had before
+# the key was introduced.
 OPTIONAL_STATE_KEYS = ("module_state",)
-
-
+# Keys of `data` that are left out: the state of a user's own source.
 PRIVATE = ("source", "source_at", "source_draws_first")
-PIECE_BYTES = 64 * 2**20  # so much is written from one sign of life to the next
+PIECE_BYTES = 64 * 2**20  # written between two reports of progress
 
 
 class DigestingWriter:
-    """A file object that digests and counts what passes through it on the way to `file`."""
+    """A file object that writes to `file`, and digests and counts the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -67,17 +66,16 @@ class DigestingWriter:
 
 
 def bytes_digest(data: bytes) -> str:
-    """The digest of a file whose content is `data`."""
+    """Return the digest of a file whose content is `data`."""
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"
 
 
 def state_digest(state: Mapping[str, Any]) -> str:
-    """Identify the training state in a checkpoint, independent of how and where it is stored.
+    """Return the digest of a training state, independent of how and where it is stored.
 
     xxh3-128 over (path, type, shape, raw bytes) of every leaf under `STATE_KEYS`, sorted by path.
-    Tensors may be on any device; tied tensors count under every name. The data position is its
-    counters; the private state of a user's own data source, and what is noted about it, are left
-    out (`PRIVATE`).
+    Tensors may be on any device; tied tensors count under every name. Of the data position only the
+    counters count; the state of a user's own data source is left out (`PRIVATE`).
     """
     leaves = sorted(_leaves(determining_state(state), ""), key=lambda leaf: leaf[0])
     hasher = xxhash.xxh3_128()
@@ -91,7 +89,7 @@ def state_digest(state: Mapping[str, Any]) -> str:
 
 
 def determining_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a checkpoint that determines the rest of the run."""
+    """Return the part of a checkpoint that determines the rest of the run."""
     parts = {key: state.get(key) for key in STATE_KEYS}
     parts |= {key: state[key] for key in OPTIONAL_STATE_KEYS if state.get(key)}
     if isinstance(parts["data"], Mapping):
@@ -113,10 +111,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def encode_leaf(path: str, value: Any) -> tuple[str, Any]:
-    """What a leaf is and its bytes; two leaves are the same if and only if both are.
+    """Return the kind and the bytes of a leaf; two leaves are equal if and only if both are.
 
     Raises:
-        UnsavableError: the digest knows no such value.
+        UnsavableError: the digest is not defined for such a value.
     """
     if isinstance(value, torch.Tensor):
         try:

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint for other programs, as safetensors."""
+"""Exports the weights of a checkpoint as safetensors, for other programs."""
 
 import logging
 from pathlib import Path
@@ -14,21 +14,20 @@ from speedtronic.storage.urls import open_storage
 
 logger = logging.getLogger(__name__)
 
-WITHOUT_FORM = {torch.complex128, torch.complex32, torch.bits8}
+UNSUPPORTED_DTYPES = {torch.complex128, torch.complex32, torch.bits8}
 
 
 def export_weights(checkpoint: Checkpoint, target: str) -> int:
-    """Write the model of a checkpoint to a `.safetensors` file, replacing it if it is there.
+    """Write the model of a checkpoint to a `.safetensors` file; an existing one is replaced.
 
-    Tensors that are tied stand in it under each of their names, so that a plain load finds all of
-    them. Its metadata are the step, the run's id and the state's digest. A crash leaves the former
-    file or the new one.
+    Tied tensors are written under each of their names, so that an ordinary load finds them all. The
+    metadata hold step, run id and state digest. A crash leaves either the old or the new file.
 
     Returns:
         The number of tensors.
 
     Raises:
-        UsageError: `target` is no such file's name, or cannot be written.
+        UsageError: `target` does not end with .safetensors, or cannot be written.
     """
     path = Path(target)
     if path.suffix != ".safetensors":
@@ -42,7 +41,7 @@ def export_weights(checkpoint: Checkpoint, target: str) -> int:
         "run_id": manifest.run_id,
         "state_digest": manifest.state_digest,
     }
-    weights = _apart(_exportables(checkpoint.state["model"]))
+    weights = _unshared(_supported(checkpoint.state["model"]))
     content = save(weights, metadata)
     try:
         publish(open_storage(str(path.parent)), path.name, lambda file: file.write(content))
@@ -52,14 +51,16 @@ def export_weights(checkpoint: Checkpoint, target: str) -> int:
 
 
 def exportable(tensor: torch.Tensor) -> bool:
-    """Whether safetensors has a form for a tensor."""
+    """Whether safetensors can hold a tensor."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized
-    return plain and tensor.dtype not in WITHOUT_FORM
+    return plain and tensor.dtype not in UNSUPPORTED_DTYPES
 
 
-def _exportables(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors that safetensors has a form for; the others are named in a warning. What is no
-    tensor (of get_extra_state) is left out."""
+def _supported(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors that safetensors can hold, and warn of the others.
+
+    Values that are no tensors (of get_extra_state) are left out.
+    """
     kept = {}
     for name, tensor in weights.items():
         if not isinstance(tensor, torch.Tensor):
@@ -72,12 +73,12 @@ def _exportables(weights: dict[str, Any]) -> dict[str, torch.Tensor]:
     return kept
 
 
-def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor with memory of its own where it shares it with another."""
+def _unshared(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy each tensor that shares memory with an earlier one, which safetensors refuses."""
     seen: set[int] = set()
-    apart = {}
+    unshared = {}
     for name, tensor in weights.items():
         shared = tensor.untyped_storage().data_ptr() in seen
         seen.add(tensor.untyped_storage().data_ptr())
-        apart[name] = tensor.clone() if shared else tensor.contiguous()
-    return apart
+        unshared[name] = tensor.clone() if shared else tensor.contiguous()
+    return unshared

@@ -1,8 +1,8 @@
-"""The plain values at the top of a payload, read without its tensors.
+"""Reads the plain values at the top level of a payload, without its tensors.
 
-A payload's zip file holds one small pickle, which says where the tensors go. It is not unpickled
-here, only walked through: nothing is built but strings and numbers, so that neither time nor memory
-depends on what a file asks for. At most `MAX_BYTES` of a file are read.
+A payload is a zip file with one small pickle, which refers to the tensors. The pickle is not loaded
+here: its opcodes are walked, and only strings, numbers and the dict around them are built, so that
+a file cannot demand time or memory. At most `MAX_BYTES` of a file are read.
 """
 
 import pickletools
@@ -25,10 +25,10 @@ _OPAQUE = object()
 
 
 def read_outline(storage: Storage, name: str) -> dict[str, Any]:
-    """The strings, numbers and None at the top of the dict in a payload that nothing vouches for.
+    """Return the strings, numbers and None at the top level of an unverified payload.
 
     Raises:
-        CorruptError: it is not what `torch.save` makes of a dict.
+        CorruptError: it is not a dict as `torch.save` writes it.
         StorageError: it cannot be read.
     """
     with storage.open(name) as file:
@@ -38,7 +38,7 @@ def read_outline(storage: Storage, name: str) -> dict[str, Any]:
             raise
         except OSError as error:
             raise StorageError(f"cannot read {storage.root}/{name}: {error.strerror}") from error
-        except Exception as error:  # zipfile and pickletools raise a dozen kinds
+        except Exception as error:  # zipfile and pickletools raise a dozen types
             if is_machine_failure(error):
                 path = f"{storage.root}/{name}"
                 raise StorageError(f"cannot read {path} here and now: {error}") from error
@@ -46,7 +46,7 @@ def read_outline(storage: Storage, name: str) -> dict[str, Any]:
 
 
 class _Bounded:
-    """A file that gives `MAX_BYTES` in all, however much is asked for."""
+    """A file of which at most `MAX_BYTES` can be read in all."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -67,13 +67,13 @@ def _pickle_of(file: _Bounded) -> bytes:
     [record] = [x for x in archive.infolist() if x.filename.rpartition("/")[2] == "data.pkl"]
     if record.compress_type != zipfile.ZIP_STORED or record.file_size > MAX_BYTES:
         raise CorruptError("payload is no checkpoint: its pickle is compressed, or too large")
-    del record.CRC  # our own payloads have none
+    del record.CRC  # our own payloads have no valid CRC
     with archive.open(record) as opened:
         return opened.read(record.file_size)
 
 
 class _Walk:
-    """What a pickle would build, as far as it is strings, numbers and the dict around them."""
+    """Walks a pickle and builds only strings, numbers and the dict around them."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -81,7 +81,7 @@ class _Walk:
         self._memo: dict[int, Any] = {}
 
     def through(self, pickled: bytes) -> dict[str, Any]:
-        """The dict that the pickle is of."""
+        """Return the pickled dict."""
         for opcode, argument, _ in pickletools.genops(pickled):
             self._step(opcode, argument)
         [state] = self._stack
@@ -108,7 +108,7 @@ class _Walk:
             stack.extend(_made(kind, name, argument) for kind in opcode.stack_after)
 
     def _popped(self, before: list[Any]) -> list[Any]:
-        """What an opcode takes from the stack; all above the last mark, where it wants that."""
+        """Pop the operands of an opcode; everything above the last mark if it takes that."""
         count = len(before)
         if pickletools.markobject in before:
             count = before.index(pickletools.markobject) + len(self._stack) - self._marks.pop()

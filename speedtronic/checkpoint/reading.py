@@ -1,8 +1,8 @@
-"""A payload read once: hashed while it arrives, and not looked into before the hash is right.
+"""Reads a payload once, hashes it meanwhile, and decodes it only if the hash is right.
 
-The bytes of a tensor are read straight into the memory that the tensor will have, so loading needs
-the size of the file and no more. `torch.load` then runs over what was read; where it asks for a
-tensor it is lent that memory instead of a copy.
+The bytes of a tensor are read directly into the memory of that tensor, so loading needs no more
+memory than the file is large. `torch.load` then reads from memory, and where it asks for a tensor
+it is given that memory instead of a copy.
 """
 
 import encodings.cp437  # noqa: F401  zipfile imports it while it reads a payload
@@ -22,13 +22,13 @@ from speedtronic.errors import CorruptError
 from speedtronic.liveness import report_progress
 
 PIECE_BYTES = 4 * 2**20
-LENT_BYTES = 64 * 2**10  # below this a copy costs less than the bookkeeping
-LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip record, up to the lengths of name and extra
+LENT_BYTES = 64 * 2**10  # a smaller tensor is copied: that costs less than the bookkeeping
+LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip record: the lengths of name and extra field
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive bytes of the file; `storage` is their memory when they are one tensor's."""
+    """Consecutive bytes of the file; `storage` is their memory if they belong to one tensor."""
 
     start: int
     content: memoryview
@@ -36,29 +36,29 @@ class Segment:
 
 
 class Payload(io.RawIOBase):
-    """The verified bytes of a payload, as a file that `torch.load` can read.
+    """Reads and verifies a payload; then a file in memory that `torch.load` can read.
 
     Args:
-        file: at its beginning.
-        size_bytes: what the manifest says.
-        digest: what the manifest says; see `digest.bytes_digest`.
+        file: the payload, at its beginning.
+        size_bytes: as in the manifest.
+        digest: as in the manifest; see `digest.bytes_digest`.
 
     Raises:
         CorruptError: the file holds other bytes; the message gives expected and found.
         OSError: it cannot be read.
-        MemoryError: there is not enough memory for it here and now.
+        MemoryError: there is not enough memory for it at the moment.
     """
 
     def __init__(self, file: BinaryIO, size_bytes: int, digest: str) -> None:
         super().__init__()
-        self._segments = _arrive(file, size_bytes, digest)
+        self._segments = _read_segments(file, size_bytes, digest)
         self._starts = [segment.start for segment in self._segments]
         self._size = size_bytes
         self._position = 0
         self._lent: UntypedStorage | None = None
 
     def map_location(self, storage: UntypedStorage, location: str) -> UntypedStorage:
-        """For `torch.load`: the memory that `storage`, which it has just read, gives way to."""
+        """Return the memory that replaces `storage`, just read by `torch.load`."""
         lent, self._lent = self._lent, None
         if lent is None:
             return storage
@@ -112,7 +112,7 @@ class Payload(io.RawIOBase):
 
 
 def verify_bytes(file: BinaryIO, size_bytes: int, digest: str) -> None:
-    """Read a payload through without keeping it.
+    """Read a payload once and check its size and digest, without keeping it in memory.
 
     Raises:
         CorruptError, OSError: as `Payload`.
@@ -129,8 +129,8 @@ def verify_bytes(file: BinaryIO, size_bytes: int, digest: str) -> None:
     _compare(hasher, digest)
 
 
-def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
-    """Read everything, in order; a second thread hashes what has come."""
+def _read_segments(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
+    """Read all segments in order, while a second thread hashes them; check the digest."""
     _check_size(file, size_bytes)
     segments, position = [], 0
     hasher = xxhash.xxh3_128()
@@ -167,8 +167,10 @@ def _arrive(file: BinaryIO, size_bytes: int, digest: str) -> list[Segment]:
 
 
 def _tensors(file: BinaryIO) -> list[zipfile.ZipInfo]:
-    """The large records, in the order of the file. Nothing here is verified yet, so it only says
-    where memory is divided; when it is damaged so that it cannot be read, nowhere."""
+    """List the zip records of large tensors, in the order of the file; none if they are unreadable.
+
+    Nothing is verified yet, so they only decide how memory is divided into segments.
+    """
     try:
         records = zipfile.ZipFile(file).infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
@@ -186,7 +188,7 @@ def _tensors(file: BinaryIO) -> list[zipfile.ZipInfo]:
 
 
 def _allocate(size: int) -> UntypedStorage:
-    """Ordinary memory of torch: the allocator that every other tensor comes from."""
+    """Allocate memory as torch does for every tensor."""
     try:
         return torch.empty(size, dtype=torch.uint8).untyped_storage()
     except RuntimeError as error:

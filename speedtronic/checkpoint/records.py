@@ -1,8 +1,9 @@
-"""The two small JSON records beside a payload: the manifest that commits it, the pointer to it.
+"""Reads and writes the two JSON records of a checkpoint: manifest and pointer.
 
-A record's bytes are a function of its fields, and reading insists on exactly those bytes; so one
-flipped bit anywhere, white space included, is noticed. Its `checksum` (xxh3-128 of the canonical
-JSON of the other fields) lets a reader in another language do the same.
+The manifest commits a payload, the pointer names the newest one. The bytes of a record are a
+function of its fields, and reading accepts exactly those bytes, so a flipped bit anywhere, even in
+white space, is noticed. The field `checksum` (xxh3-128 of the canonical JSON of the other fields)
+lets a reader in another language check the same.
 """
 
 import json
@@ -26,24 +27,25 @@ RunId = Annotated[str, Field(pattern=r"^[0-9a-z-]{1,64}$")]
 
 
 class Record(BaseModel):
-    """A frozen, strictly typed set of fields with one byte representation."""
+    """Base of records: frozen, strictly typed fields with exactly one byte representation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     kind: ClassVar[str]
 
     def to_bytes(self) -> bytes:
-        """The file's content: indented JSON with the checksum last."""
-        fields = self.model_dump(exclude_unset=True)  # a field added later has no place in old ones
+        """Return the content of the file: indented JSON with the checksum last."""
+        fields = self.model_dump(exclude_unset=True)  # so that old records keep their bytes
         fields["checksum"] = xxhash.xxh3_128_hexdigest(canonical_json(fields))
         return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote.
+        """Parse what `to_bytes` returned.
 
         Raises:
-            CorruptError: anything else; the message says what was wrong.
-            UnsupportedFormatError: it is whole, and of a newer version of this program.
+            CorruptError: `data` is anything else; the message says what is wrong.
+            UnsupportedFormatError: the record is intact, but a newer version of this program wrote
+                it.
         """
         try:
             fields = json.loads(data)
@@ -65,7 +67,7 @@ class Record(BaseModel):
 
 
 class Pointer(Record):
-    """The newest committed checkpoint of a run; small, so it can be handed from task to task."""
+    """Names the newest committed checkpoint of a run; small enough to pass between tasks."""
 
     kind: ClassVar[str] = "pointer"
 
@@ -79,7 +81,7 @@ class Pointer(Record):
 
 
 class FileEntry(BaseModel):
-    """One file of a payload."""
+    """Describes one file of a payload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -89,7 +91,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(Record):
-    """What is known of one checkpoint without opening its payload."""
+    """Describes one checkpoint, so that its payload need not be opened."""
 
     kind: ClassVar[str] = "manifest"
 
@@ -104,7 +106,7 @@ class Manifest(Record):
     state_digest: StateDigest
     config_fingerprint: str
     created_at: str
-    # Since these came later than the rest, they may be missing.
+    # These were added later, so they are missing in older manifests.
     val_loss: float | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
     history: list[dict[str, Any]] = Field(default_factory=list)
@@ -118,7 +120,7 @@ class Manifest(Record):
         state_digest: str,
         config_fingerprint: str,
     ) -> Self:
-        """The manifest of what was just written as `payload`."""
+        """Return the manifest for the state `content`, just written as the file `payload`."""
         validated = content.get("validated_at") == content["step"]
         return cls(
             format_version=FORMAT_VERSION,
@@ -139,11 +141,11 @@ class Manifest(Record):
 
     @property
     def payload(self) -> FileEntry:
-        """The payload's one file."""
+        """The one file of the payload."""
         return self.files[0]
 
     def pointer(self) -> Pointer:
-        """The pointer to this checkpoint."""
+        """Return the pointer to this checkpoint."""
         return Pointer(
             step=self.step,
             file=self.payload.name,
@@ -156,10 +158,10 @@ class Manifest(Record):
 
     @classmethod
     def from_file(cls, data: bytes, step: int) -> Self:
-        """Read the manifest of `step`, which must describe exactly that step's payload.
+        """Parse the manifest of `step`, which must describe exactly the payload of that step.
 
         Raises:
-            CorruptError: it is damaged, or speaks of something else.
+            CorruptError: it is damaged, or describes something else.
         """
         manifest = cls.from_bytes(data)
         names = [entry.name for entry in manifest.files]
@@ -169,7 +171,7 @@ class Manifest(Record):
 
 
 def _refuse_newer(kind: str, fields: dict[str, Any]) -> None:
-    """A newer version's record is no damage: its checksum holds over fields unknown here."""
+    """Refuse an intact record of a newer version: its checksum holds, its fields are unknown."""
     version = fields.get("format_version")
     if type(version) is not int or version <= FORMAT_VERSION:
         return
@@ -182,5 +184,5 @@ def _refuse_newer(kind: str, fields: dict[str, Any]) -> None:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Sorted keys, no white space: the bytes that checksums are taken over."""
+    """Return JSON with sorted keys and no white space, over which checksums are taken."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,9 +1,9 @@
-"""Read a `.pt` file that nothing vouches for: a run of Speedtronic 2.0, or weights of others.
+"""Reads a `.pt` file that no manifest describes: a run of Speedtronic 2.0, or foreign weights.
 
-Whoever made the file may be hostile. So nothing that it names is imported or constructed: what a
-training state consists of (`untrusted_parts`) is built here, by value, with every size checked
-against the bytes that are there; any other name is refused. `torch.load(weights_only=True)` would
-need NumPy's own constructors allowed, and one of them makes an array of addresses that the file
+The author of the file may be hostile, so nothing that it names is imported or constructed. Types
+of a training state (`untrusted_types`) are built here by value, and every size is checked against
+the bytes in the file; any other name is refused. `torch.load(weights_only=True)` is no alternative:
+it would need NumPy's constructors allowed, one of which makes an array of addresses that the file
 chooses.
 """
 
@@ -22,7 +22,7 @@ MAX_PICKLE_BYTES = 256 * 2**20
 MAX_VALUES = 10_000_000
 MAX_DEPTH = 100
 
-# What torch.save writes; among others, no opcode that names something without `find_class`.
+# The opcodes that torch.save writes. None of them names an object without `find_class`.
 _OPCODES = {
     *("PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID"),
     *("BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
@@ -34,9 +34,9 @@ _OPCODES = {
 
 
 def read_untrusted(data: bytes) -> dict[str, Any]:
-    """Read the dict in a file that `torch.save` wrote; nothing in the file is executed.
+    """Read the dict in a file that `torch.save` wrote, without executing anything in it.
 
-    Memory is bounded by a few times the size of the file.
+    Needs at most a few times the size of the file in memory.
 
     Returns:
         Plain containers, numbers, strings, dense tensors on the CPU, and a `WordArray` for an
@@ -44,7 +44,7 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
 
     Raises:
         CorruptError: it is no such file, is damaged, or holds anything else; names what.
-        StorageError: the machine cannot load it now, whatever it holds.
+        StorageError: the machine cannot load it at the moment; it may be good.
     """
     try:
         records = _records(data)
@@ -56,7 +56,7 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
         raise
     except RecursionError:
         raise CorruptError("payload does not load: it is nested too deeply") from None
-    except Exception as error:  # pickle and zipfile raise a dozen kinds for damaged files
+    except Exception as error:  # pickle and zipfile raise a dozen types for damage
         reason = str(error).splitlines()[0] if str(error) else "unreadable"
         if is_machine_failure(error):
             said = f"{type(error).__name__}: {reason}"
@@ -68,7 +68,11 @@ def read_untrusted(data: bytes) -> dict[str, Any]:
 
 
 def _records(data: bytes) -> dict[str, memoryview]:
-    """The files in the zip, by name without the folder that holds them all; none is compressed."""
+    """Return the content of each zip record by name, without the common folder name.
+
+    Raises:
+        CorruptError: a record is compressed, encrypted or exceeds the file.
+    """
     whole, records, total_bytes = memoryview(data), dict[str, memoryview](), 0
     for info in zipfile.ZipFile(io.BytesIO(data)).infolist():
         name = info.filename.partition("/")[2]
@@ -86,7 +90,7 @@ def _records(data: bytes) -> dict[str, memoryview]:
 
 
 def _refuse_odd_opcodes(content: bytes) -> None:
-    """Refuse what torch.save never writes, before anything is built."""
+    """Refuse opcodes that torch.save never writes, before anything is built."""
     if len(content) > MAX_PICKLE_BYTES:
         raise CorruptError(
             f"payload does not load: its pickle has {len(content)} bytes, expected at most "
@@ -99,7 +103,7 @@ def _refuse_odd_opcodes(content: bytes) -> None:
         if opcode.name == "GLOBAL" and argument not in ALLOWED_GLOBALS:
             name = argument.replace(" ", ".", 1)
             raise CorruptError(f"payload needs {name} to load, which a training state does not")
-        # The unpickler makes room for as many entries as the number says.
+        # The unpickler allocates as many memo entries as this number says.
         if opcode.name == "LONG_BINPUT" and argument > count:
             raise CorruptError("payload does not load: its memo is out of order")
 
@@ -123,8 +127,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _refuse_too_much(value: Any) -> None:
-    """Refuse containers that hold themselves or would be endless once written out, and text that
-    cannot be shown."""
+    """Refuse cyclic containers, more than `MAX_VALUES` values, and text that is not Unicode."""
     sizes: dict[int, int | None] = {}
 
     def size(item: Any, depth: int) -> int:

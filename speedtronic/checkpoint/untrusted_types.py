@@ -1,7 +1,7 @@
-"""What a training state of unknown origin may consist of, each built by value.
+"""Builds, by value, the types that a training state of unknown origin may contain.
 
-Every function here stands for one that a file names, and is called with what the file says. It
-takes nothing for granted: a wrong type or a size that the bytes do not have is `CorruptError`.
+Each function here replaces one that a file names, and is called with arguments from the file. It
+trusts none of them: a wrong type, or a size that exceeds the bytes, raises `CorruptError`.
 """
 
 import math
@@ -14,9 +14,9 @@ from torch import Tensor
 from speedtronic.errors import CorruptError
 
 MAX_DIMS = 64
-MAX_EXPANDED = 2**16  # values of a tensor that has less memory than values
+MAX_EXPANDED = 2**16  # values of an expanded tensor, which has less memory than values
 
-# The classes that torch names a storage's type by, and the types that it names besides.
+# The names of storage classes in a payload, and the type of their values.
 DTYPES: dict[Any, torch.dtype] = {
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
@@ -36,7 +36,7 @@ _OTHER_DTYPES = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64")
 
 
 class Storage:
-    """The bytes of a tensor's memory, in the file, and the type of its values.
+    """Holds a copy of the bytes of a tensor in the file, and the type of its values.
 
     Raises:
         CorruptError: the file has fewer bytes than `num_values` need.
@@ -53,7 +53,7 @@ class Storage:
 
 
 class WordArray:
-    """The one array of NumPy that 2.0 saved: the words of its random state.
+    """Replaces the one NumPy array that 2.0 saved: the words of NumPy's random state.
 
     Attributes:
         words: as an int64 tensor.
@@ -74,7 +74,7 @@ class WordArray:
 
 
 class WordType:
-    """NumPy's type of an unsigned number of 32 bits."""
+    """Replaces NumPy's type of unsigned 32-bit numbers."""
 
     def __setstate__(self, state: object) -> None:
         if state != (3, "<", None, None, None, -1, -1, 0):
@@ -82,28 +82,28 @@ class WordType:
 
 
 def _array(kind: object, shape: object, code: object) -> WordArray:
-    """Stands for NumPy's `_reconstruct`."""
+    """Replace NumPy's `_reconstruct`."""
     if kind is not _Ndarray or shape != (0,) or code not in (b"b", "b"):
         raise CorruptError("payload holds an array of NumPy that is no random state")
     return WordArray()
 
 
 class _Ndarray:
-    """Stands for `numpy.ndarray`, which is named and never called."""
+    """Replaces `numpy.ndarray`, which a good file names and never calls."""
 
     def __init__(self, *_: object) -> None:
         raise CorruptError("payload needs numpy.ndarray to load, which a training state does not")
 
 
 def _word_type(code: object, align: object, copy: object) -> WordType:
-    """Stands for `numpy.dtype`."""
+    """Replace `numpy.dtype`."""
     if code != "u4":
         raise CorruptError(f"payload holds an array of NumPy of type {code!r}, expected 'u4'")
     return WordType()
 
 
 def _encode(text: object, encoding: object) -> bytes:
-    """Stands for `_codecs.encode`, by which protocol 2 writes bytes."""
+    """Replace `_codecs.encode`, by which pickle protocol 2 writes bytes."""
     if type(text) is not str or encoding != "latin1":
         raise CorruptError("payload needs _codecs.encode to load, other than for bytes")
     return text.encode("latin1")
@@ -116,7 +116,7 @@ def _ordered(*items: object) -> "OrderedDict[Any, Any]":
 
 
 class _Ordered(OrderedDict[Any, Any]):
-    """A dict whose attributes (the versions of modules) are taken only if they are a dict."""
+    """An OrderedDict that accepts one attribute: the dict of module versions."""
 
     def __setstate__(self, state: object) -> None:
         metadata = state.get("_metadata") if isinstance(state, dict) else None
@@ -133,7 +133,7 @@ def _tensor(
     hooks: object,
     *more: object,
 ) -> Tensor:
-    """Stands for torch's `_rebuild_tensor_v2`; and for its `_v3`, whose type comes last."""
+    """Replace torch's `_rebuild_tensor_v2`, and `_v3`, whose last argument is the type."""
     if not isinstance(storage, Storage) or hooks or len(more) > 1:
         raise CorruptError("payload does not load: a tensor is not made of a storage")
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
@@ -155,7 +155,7 @@ def _tensor(
 
 
 def _parameter(data: object, requires_grad: object, hooks: object) -> Tensor:
-    """Stands for torch's `_rebuild_parameter`."""
+    """Replace torch's `_rebuild_parameter`."""
     if not isinstance(data, Tensor) or hooks:
         raise CorruptError("payload does not load: a parameter is not made of a tensor")
     return data
@@ -181,4 +181,4 @@ ALLOWED_GLOBALS: dict[str, Any] = {
     **{f"torch {name}": name for name in DTYPES},
     **{f"torch {name}": getattr(torch, name) for name in _OTHER_DTYPES},
 }
-"""What a file may name, as pickle does ("module name"), and what stands for it here."""
+"""Maps each name that a file may use, as pickle writes it ("module name"), to its replacement."""

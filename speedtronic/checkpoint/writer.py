@@ -1,4 +1,4 @@
-"""Saving in the background: the caller pays for a copy in memory, a thread for everything else."""
+"""Saves in the background: the caller waits for a copy in memory, a thread does the rest."""
 
 import time
 from collections.abc import Callable
@@ -16,12 +16,12 @@ Commit = Callable[[dict[str, Any]], tuple[Pointer, int]]
 
 @dataclass(frozen=True)
 class Saved:
-    """A committed save.
+    """Describes a committed save.
 
     Attributes:
         pointer: to the checkpoint now on disk.
-        stall_s: seconds for which the caller was held, waiting for the save before it included.
-        durable_s: seconds from the call to the commit.
+        stall_s: seconds for which the caller was blocked, including the wait for the previous save.
+        durable_s: seconds from the call until the commit.
         size_bytes: of the payload.
     """
 
@@ -32,15 +32,15 @@ class Saved:
 
 
 class CheckpointWriter:
-    """Commits states one after the other, at most one in flight.
+    """Commits states one after the other, at most one at a time.
 
-    A save that failed raises its error from the next `save`, `finished` or `wait`, once; what was
-    on disk before it is whole.
+    The error of a failed save is raised once, by the next `save`, `finished` or `wait`. Checkpoints
+    committed before it are intact.
 
     Args:
         commit: makes a state durable and returns the pointer to it and the size of its payload;
-            called in one other thread.
-        background: False commits before `save` returns, without a copy in memory.
+            called in one background thread.
+        background: if False, `save` itself commits, without a copy in memory.
     """
 
     def __init__(self, commit: Commit, *, background: bool) -> None:
@@ -52,7 +52,7 @@ class CheckpointWriter:
         self._finished: list[Saved] = []
 
     def save(self, state: dict[str, Any]) -> None:
-        """Take `state`; it may change as soon as this returns."""
+        """Save `state`, which may be changed as soon as this returns."""
         started = time.perf_counter()
         self._settle()
         if self._buffers is None:
@@ -64,25 +64,25 @@ class CheckpointWriter:
         self._stall_s = time.perf_counter() - started
 
     def finished(self) -> list[Saved]:
-        """The saves committed since the last call, oldest first; does not wait."""
+        """Return the saves committed since the last call, oldest first, without waiting."""
         if self._in_flight is not None and self._in_flight.done():
             self._settle()
         finished, self._finished = self._finished, []
         return finished
 
     def wait(self) -> list[Saved]:
-        """As `finished`, once nothing is in flight."""
+        """Wait for the save in flight, then return as `finished` does."""
         self._settle()
         return self.finished()
 
     def close(self) -> None:
-        """Return once nothing is in flight; the copies are given up."""
+        """Wait for the save in flight and stop the thread."""
         self._thread.shutdown()
 
     def _settle(self) -> None:
         if self._in_flight is None:
             return
-        wait([self._in_flight])  # an interrupt here loses nothing: it is still in flight
+        wait([self._in_flight])  # an interrupt here loses nothing: the save stays in flight
         future, self._in_flight = self._in_flight, None
         pointer, durable_s, size = future.result()
         self._finished.append(Saved(pointer, self._stall_s, durable_s, size))
@@ -95,23 +95,25 @@ class CheckpointWriter:
 
 
 class HostBuffers:
-    """Copies states of tensors on any device; the copies live until the next call of `copy`.
+    """Copies states to buffers in host memory, which the next call of `copy` reuses.
 
-    It holds as much host memory as the largest state so far: allocating anew for each save would
-    cost more time than the copy (page faults). Memory that tensors share is copied once and shared
-    by the copies, so a payload is no larger than it would be without the copy.
+    It keeps as much host memory as the largest state so far: new memory for each save would cost
+    more time (page faults) than the copy. Memory shared by tensors is copied once and shared by the
+    copies, so that a payload does not become larger.
     """
 
     def __init__(self) -> None:
-        self._buffers: list[tuple[tuple[Any, ...], Tensor]] = []  # with the kind of each
+        self._buffers: list[
+            tuple[tuple[Any, ...], Tensor]
+        ] = []  # shape, type and pinning of each, and its memory
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def copy(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`state` with every tensor replaced by its copy on the CPU, complete on return.
+        """Return `state` with every tensor replaced by its copy on the CPU.
 
-        Containers are new, numbers and strings the same objects. For tensors of a CUDA device the
-        copy is enqueued on a side stream that the current one waits for, so that whatever is
-        enqueued next cannot change what is copied; call `wait` before reading.
+        Containers are new; numbers and strings are the same objects. Copies from a CUDA device are
+        enqueued on a side stream that the current stream waits for, so that later work cannot
+        change what is copied. Call `wait` before reading them.
         """
         copied: dict[int, UntypedStorage] = {}
         for device in _cuda_devices(state):
@@ -124,7 +126,7 @@ class HostBuffers:
         return result
 
     def wait(self) -> None:
-        """Return once the copies from other devices have arrived."""
+        """Wait until all copies from CUDA devices are complete."""
         for stream in self._streams.values():
             stream.synchronize()
 
@@ -156,7 +158,7 @@ class HostBuffers:
         return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _copy(self, source: Tensor, number: int) -> Tensor:
-        """A copy in the memory that the last state's had, if it is of the same kind."""
+        """Copy into the buffer of the previous state, if shape, type and device agree."""
         pinned = source.device.type == "cuda"
         kind = (source.shape, source.dtype, pinned)
         if number == len(self._buffers) or self._buffers[number][0] != kind:
