@@ -67,7 +67,7 @@ def _steps(value: Any) -> Iterator[float]:
 
 
 def expected_samples(state: Mapping[str, Any]) -> int | None:
-    """Return the sample count that the step implies; None if the batch size varied or is unknown."""
+    """Return the sample count that the step implies; None if the batch varied or is unknown."""
     section = state["config"].get("data")
     batch = section.get("target_batch_size") if isinstance(section, Mapping) else None
     other = any(
