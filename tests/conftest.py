@@ -2,6 +2,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before torch is imported, and for the processes that tests start: small tensors gain nothing from
 # threads, and lose much when the cores are busy.
@@ -10,6 +11,22 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 
 from speedtronic.shutdown import ALL_SIGNALS
+
+# Those with a server first: they mostly wait, beside whatever computes. One process has all of
+# them, so that there is one server.
+FIRST = ("flows", "integration", "robustness", "run_of_3_1", "legacy", "powerloss")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give whole files to the processes of `-n`, the long ones first."""
+    root = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(root)
+        group = "flows" if path.parts[0] == "flows" else str(path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    rank = {name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(root).parts[0], len(rank)))
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from speedtronic.run_directory import (
 from speedtronic.runtime.components import build_parts
 from speedtronic.runtime.hooks import build_hooks
 from speedtronic.runtime.runtime import Runtime
+from speedtronic.runtime.signals import TrainingSignals
 from speedtronic.runtime.start import Start, begin
-from speedtronic.shutdown import TrainingSignals
 from speedtronic.storage.regular_files import make_directory
 from speedtronic.storage.urls import local_path
 from speedtronic.training.metrics import Hook, refuse_foreign_lines

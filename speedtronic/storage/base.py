@@ -127,7 +127,11 @@ def publish(
             result = _written(storage, name, file, write)
             storage.sync(file)
         fence()
-        storage.rename(temporary, name)
+        try:
+            storage.rename(temporary, name)
+        except StorageError:
+            fence()  # says who has the lock now, if that one has removed the temporary
+            raise
     except BaseException:
         with suppress(StorageError):
             storage.delete(temporary)

@@ -43,7 +43,8 @@ from speedtronic.run_directory import logging_path
 from speedtronic.runtime import build_runtime
 from speedtronic.runtime.progress import PlainProgress, configure_logging
 from speedtronic.runtime.runtime import Runtime
-from speedtronic.shutdown import SaveSignal, unblock_signals
+from speedtronic.runtime.signals import SaveSignal
+from speedtronic.shutdown import unblock_signals
 
 STEP_EVENT_EVERY_S = 0.2
 ALIVE_EVENT_EVERY_S = 0.2

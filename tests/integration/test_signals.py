@@ -18,7 +18,7 @@ import torch
 from speedtronic import SpeedtronicConfig
 from speedtronic.data.workers import shut_down_workers
 from speedtronic.runtime import build_runtime, train_from_config
-from speedtronic.shutdown import TrainingSignals
+from speedtronic.runtime.signals import TrainingSignals
 from tests.own_parts import item
 from tests.recipes import load, newest
 from tests.tiny import tiny_config
@@ -228,7 +228,7 @@ def test_skipping_is_cut_short(tmp_path: Path, monkeypatch: Any) -> None:
 def test_a_save_cuts_a_wait_short_that_lasts(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("speedtronic.shutdown.SAVE_PATIENCE_S", 0.01)
+    monkeypatch.setattr("speedtronic.runtime.signals.SAVE_PATIENCE_S", 0.01)
     changes = {**changes, "checkpoint.every_steps": 1000}
     reference = run_of("synthetic", tmp_path / "reference", **changes)
     train_from_config(reference)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from speedtronic.checkpoint.quarantine import quarantine
-from speedtronic.errors import ConfigError, StorageError, StorageFullError
+from speedtronic.errors import ConfigError, RunLockedError, StorageError, StorageFullError
 from speedtronic.storage.base import publish, read_bytes
 from speedtronic.storage.local import LocalStorage
 from speedtronic.storage.urls import local_path, open_storage
@@ -167,3 +167,20 @@ def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mo
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(files) == 7
     assert {path.stat().st_mode & 0o777 for path in files} == {mode}
+
+
+def test_who_removed_a_temporary_is_named_and_not_the_rename(storage: LocalStorage) -> None:
+    """A writer that was stopped between its last look at the lock and the rename."""
+    looks = []
+
+    def fence() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            for name in storage.list():
+                if name.startswith("."):
+                    storage.delete(name)
+        else:
+            raise RunLockedError("is held by pid 7 on there now")
+
+    with pytest.raises(RunLockedError, match="pid 7"):
+        publish(storage, "a", lambda file: file.write(b"x"), fence=fence)
