@@ -21,9 +21,10 @@ from figures import AT_LEAST, show_figure
 from speedtronic import SpeedtronicConfig
 from speedtronic.data import build_loader
 from speedtronic.model import build_model
-from speedtronic.training.optimizers import Schedule, build_optimizer
+from speedtronic.training.optimizers import build_optimizer
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import seed_all
+from speedtronic.training.schedules import Schedule
 from speedtronic.training.state import TrainState
 from speedtronic.training.trainer import Trainer
 

@@ -14,9 +14,10 @@ from speedtronic.model.initial_modes import refuse_lazy, settle_modes
 from speedtronic.runtime.environment import describe_environment
 from speedtronic.training.finite_check import FiniteCheck
 from speedtronic.training.model_check import refuse_unsavable
-from speedtronic.training.optimizers import Schedule, build_optimizer
+from speedtronic.training.optimizers import build_optimizer
 from speedtronic.training.precision import Precision, resolve_device, resolve_precision
 from speedtronic.training.rng import seed_all
+from speedtronic.training.schedules import Schedule
 from speedtronic.training.state import TrainState
 from speedtronic.training.validation import Validation
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from speedtronic.errors import RestoreError
-from speedtronic.training.optimizers import Together
+from speedtronic.training.optimizers import OptimizerGroup
 
 # What an optimizer keeps of each parameter besides numbers, once it has made an update of it.
 MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
@@ -41,9 +41,9 @@ def refuse_unfit_optimizer(
     Raises:
         RestoreError: names the parameter, or the groups.
     """
-    parts = optimizer.optimizers if isinstance(optimizer, Together) else [optimizer]
+    parts = optimizer.optimizers if isinstance(optimizer, OptimizerGroup) else [optimizer]
     stored = saved.get("parts", [saved])
-    if len(stored) != len(parts) or ("parts" in saved) != isinstance(optimizer, Together):
+    if len(stored) != len(parts) or ("parts" in saved) != isinstance(optimizer, OptimizerGroup):
         raise _unfit(f"{len(stored)} optimizers are stored, {len(parts)} are here")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for part, state in zip(parts, stored, strict=True):

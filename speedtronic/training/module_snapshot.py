@@ -1,4 +1,4 @@
-"""Undoing the forward passes of an update that is not finished."""
+"""Undo the forward passes of an update that is given up."""
 
 from collections.abc import Iterator
 from types import FunctionType
@@ -12,8 +12,8 @@ OURS = ("torch.nn.", "speedtronic.model.")  # modules that keep nothing besides 
 OF_ANY_MODULE = {*vars(nn.Module()), "_compiled_call_impl", "_forward_hooks_with_kwargs"}
 
 
-class ForwardUndo:
-    """What forward passes may change of a model, kept to be put back.
+class ForwardSnapshot:
+    """Copies what forward passes may change of a model, so that it can be restored.
 
     That is its persistent buffers, such as the running means of a batch norm, and the modes of its
     modules. A model that changed anything else, or keeps something of which that cannot be seen,
@@ -30,15 +30,15 @@ class ForwardUndo:
         self._rest = list(_rest(model))
 
     @property
-    def possible(self) -> bool:
-        """Whether `undo` brings the model back to the very state it was in."""
+    def can_restore(self) -> bool:
+        """Whether `restore` brings the model back to the very state it was in."""
         if not all(x.layout is torch.strided and x.is_contiguous() for *_, x in self._buffers):
             return False
         now = list(_rest(self._model))
         return now == self._rest and (None, None) not in now
 
     @torch.no_grad()
-    def undo(self) -> None:
+    def restore(self) -> None:
         """Put buffers and modes back."""
         for module, training in self._modes:
             module.training = training

@@ -9,8 +9,9 @@ from torch import nn
 from speedtronic.errors import RestoreError
 from speedtronic.training.compatibility import refuse_unfit_modes, refuse_unfit_optimizer
 from speedtronic.training.module_state import ModuleState
-from speedtronic.training.optimizers import Schedule, inherit
+from speedtronic.training.optimizers import inherit
 from speedtronic.training.rng import capture_rng, restore_rng, rng_restorer
+from speedtronic.training.schedules import Schedule
 from speedtronic.training.weights import load_weights, model_state, refuse_unfit
 
 FORMAT_VERSION = 1

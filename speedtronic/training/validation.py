@@ -1,7 +1,8 @@
-"""The loss on held-out data, looked at without leaving a trace in the run."""
+"""Compute the loss on held-out data, without changing the run."""
 
+import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,12 @@ from torch import nn
 
 from speedtronic.liveness import report_progress
 from speedtronic.training.batch import compute_loss, count_labels, has_labels, to_device
+from speedtronic.training.metrics import Hook
 from speedtronic.training.precision import Precision
 from speedtronic.training.rng import capture_rng, restore_rng
+from speedtronic.training.state import TrainState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ def evaluate(
     precision: Precision,
     waiting: AbstractContextManager[Any] | None = None,
 ) -> float:
-    """Mean loss over the labels of what `batches` gives, in evaluation mode.
+    """Return the mean loss over the labels of what `batches` gives, in evaluation mode.
 
     The random state and the mode of each module are afterwards what they were before, also when
     it is interrupted in the context `waiting`.
@@ -65,3 +70,28 @@ def evaluate(
             module.training = training
         restore_rng(rng, device)
     return total / weight if weight else math.nan
+
+
+def validate(
+    state: TrainState,
+    validation: Validation,
+    precision: Precision,
+    hooks: Sequence[Hook],
+    waiting: AbstractContextManager[Any],
+) -> None:
+    """Evaluate the model, record the loss in `state` and report it to the hooks.
+
+    Raises:
+        Interrupted: a signal came in the context `waiting`; nothing was recorded.
+    """
+    val_loss = evaluate(state.model, validation.batches, precision, waiting)
+    if not math.isfinite(val_loss):
+        logger.warning(
+            "the validation loss of step %d is %s; the step counts as not validated, and "
+            "training goes on",
+            state.step,
+            val_loss,
+        )
+    state.record_validation(val_loss if math.isfinite(val_loss) else None)
+    for hook in hooks:
+        hook.on_event("validation", {"step": state.step, "val_loss": state.val_loss})

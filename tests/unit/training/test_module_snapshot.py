@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from speedtronic.training.module_snapshot import ForwardUndo
+from speedtronic.training.module_snapshot import ForwardSnapshot
 
 
 class Own(nn.Module):
@@ -45,11 +45,11 @@ def test_puts_back(change: Callable[[Own], object]) -> None:
     model = Own(change)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    undo = ForwardUndo(model)
+    undo = ForwardSnapshot(model)
     call(model)
     call(model)
-    assert undo.possible
-    undo.undo()
+    assert undo.can_restore
+    undo.restore()
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
 
@@ -67,9 +67,9 @@ def test_puts_back(change: Callable[[Own], object]) -> None:
 )
 def test_says_when_it_cannot(change: Callable[[Own], object]) -> None:
     model = Own(change)
-    undo = ForwardUndo(model)
+    undo = ForwardSnapshot(model)
     call(model)
-    assert not undo.possible
+    assert not undo.can_restore
 
 
 def test_parameters_that_a_forward_pass_moves() -> None:
@@ -78,9 +78,9 @@ def test_parameters_that_a_forward_pass_moves() -> None:
             model.weight.mul_(2)
 
     model = Own(move)
-    undo = ForwardUndo(model)
+    undo = ForwardSnapshot(model)
     call(model)
-    assert not undo.possible
+    assert not undo.can_restore
 
 
 def test_extra_state_cannot_be_seen() -> None:
@@ -91,4 +91,4 @@ def test_extra_state_cannot_be_seen() -> None:
         def set_extra_state(self, state: int) -> None:
             pass
 
-    assert not ForwardUndo(Extra(3, 3)).possible
+    assert not ForwardSnapshot(Extra(3, 3)).can_restore

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from speedtronic.model import ReferenceTransformer
-from speedtronic.training.optimizers import Together, build_optimizer, hidden_matrices
+from speedtronic.training.optimizers import OptimizerGroup, build_optimizer, hidden_matrices
 from tests.recipes import exact_recipe
 
 
@@ -39,11 +39,11 @@ def test_several_optimizers_step_and_are_restored_as_one() -> None:
     torch.manual_seed(0)
     model, twin = nn.Linear(3, 3), nn.Linear(3, 3)
 
-    def build(m: nn.Linear) -> Together:
+    def build(m: nn.Linear) -> OptimizerGroup:
         muon = torch.optim.Muon([m.weight], lr=0.1)
-        return Together([muon, torch.optim.AdamW([m.bias], lr=0.1)])
+        return OptimizerGroup([muon, torch.optim.AdamW([m.bias], lr=0.1)])
 
-    def update(m: nn.Linear, optimizer: Together, x: torch.Tensor) -> None:
+    def update(m: nn.Linear, optimizer: OptimizerGroup, x: torch.Tensor) -> None:
         optimizer.zero_grad()
         assert m.weight.grad is None
         m(x).square().sum().backward()

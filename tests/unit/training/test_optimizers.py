@@ -10,7 +10,8 @@ from torch import nn
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.errors import ConfigError
-from speedtronic.training.optimizers import Schedule, build_optimizer
+from speedtronic.training.optimizers import build_optimizer
+from speedtronic.training.schedules import Schedule
 from tests.tiny import tiny_config
 
 PEAKS = (0.5, 0.25)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.errors import NonFiniteError, RestoreError, UsageError
-from speedtronic.training.optimizers import Schedule
 from speedtronic.training.precision import resolve_precision
 from speedtronic.training.rng import capture_rng, restore_rng, seed_all
+from speedtronic.training.schedules import Schedule
 from speedtronic.training.state import TrainState
 from speedtronic.training.trainer import Trainer
 
