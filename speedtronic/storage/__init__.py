@@ -1,1 +1,1 @@
-"""Files under a root, on a disk or in a bucket, and the lock of the process that writes them."""
+"""Stores files below a directory or URL, and locks it for the one process that writes there."""

@@ -1,9 +1,9 @@
-"""What a checkpoint store asks of a place to keep files, and how a file comes into being there.
+"""Defines the protocol `Storage`, and `publish`, the one way in which a file is written.
 
-`Storage` is the whole surface that the store needs: twelve primitive operations on names relative
-to the root, so that a wrapper can count, fail or delay each. `publish` composes them into the one
-way a file comes into being: a temporary in the same directory, fsync, rename, directory fsync; or,
-where a put is atomic, the put.
+`Storage` is everything that the checkpoint store needs: twelve primitive operations on names
+relative to a root, so that a wrapper can count, fail or delay each. `publish` writes a temporary
+file in the same directory, fsyncs and renames it, and fsyncs the directory; where a put is atomic,
+it puts the object.
 """
 
 import errno
@@ -17,69 +17,73 @@ from speedtronic.storage.names import temporary_name
 T = TypeVar("T")
 
 FILE = "a regular file"
-"""What `Storage.entries` calls everything that a store reads, moves and deletes."""
+"""How `Storage.entries` describes a regular file, the only kind that a store reads or moves."""
 
 MAX_RECORD_BYTES = 16 * 2**20
-"""No JSON file of ours comes near this; what is larger is damaged, and not read to its end."""
+"""Largest JSON file that is read; ours are far smaller, so a larger one is damaged."""
 
 
 class Storage(Protocol):
-    """What a checkpoint store asks of a place to keep files. All names are relative to `root`.
+    """Files below a root, as a checkpoint store uses them. All names are relative to `root`.
 
-    Every operation raises `StorageError` (`StorageFullError` when no space is left), never OSError.
+    Every operation raises `StorageError` (`StorageFullError` if no space is left), never OSError.
 
     Attributes:
         root: the directory or URL, for messages.
-        atomic_put: whether what `create` gives is under its name only once `sync` returns, whole
-            and in place of what was there; then there are no temporaries and no renames.
+        atomic_put: whether a file from `create` appears under its name only when `sync` returns,
+            complete, replacing the former one; then no temporaries and renames are needed.
     """
 
     root: str
     atomic_put: bool
 
     def list(self, folder: str = "") -> list[str]:
-        """The names, in any order, of the regular files directly in a folder; no links."""
+        """Return the names, in any order, of the regular files directly in a folder; no links."""
 
     def entries(self, folder: str = "") -> dict[str, str]:
-        """Everything directly in a folder, each name with what it is in words: `FILE`, or such as
-        "a link to /disk/a.pt", "a folder", "a pipe". Nothing is opened."""
+        """Return the name and kind of everything directly in a folder, without opening any of it.
+
+        A kind is `FILE`, or words such as "a link to /disk/a.pt", "a folder", "a pipe".
+        """
 
     def exists(self, name: str) -> bool:
-        """Whether anything is called `name`."""
+        """Whether anything has this name."""
 
     def size(self, name: str) -> int:
-        """Bytes in an existing file."""
+        """Return the size of an existing file in bytes."""
 
     def open(self, name: str) -> BinaryIO:
-        """An existing regular file for reading; a link is refused."""
+        """Open an existing regular file for reading; a link is refused."""
 
     def create(self, name: str) -> BinaryIO:
-        """A new file for writing; it must not exist, except where a put is atomic."""
+        """Open a new file for writing; it must not exist, except where a put is atomic."""
 
     def sync(self, file: BinaryIO) -> None:
-        """Return once the bytes written to `file` would survive a power failure."""
+        """Make the bytes written to `file` durable, so that they survive a power failure."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically give `old` the name `new`, replacing what was there; where a put is atomic,
-        a copy and then a deletion."""
+        """Rename atomically, replacing an existing `new`.
+
+        Where a put is atomic, `old` is copied and then deleted instead.
+        """
 
     def delete(self, name: str) -> None:
-        """Remove one file; one that is not there is no error."""
+        """Delete one file; a missing one is no error."""
 
     def free_bytes(self) -> int | None:
-        """Bytes that can still be written; None where that cannot be known."""
+        """Return the bytes that can still be written; None if that is unknown."""
 
     def make_folder(self, folder: str) -> None:
-        """Make sure a folder is there and would survive a power failure."""
+        """Create a folder if it is missing, and make it durable."""
 
     def sync_folder(self, folder: str = "") -> None:
-        """Return once renames and deletions in a folder would survive a power failure."""
+        """Make renames and deletions in a folder durable."""
 
 
 def storage_full_error(
     what: str, needed_bytes: int | None, free_bytes: int | None
 ) -> StorageFullError:
-    """The error of a full disk, in words for a person and as attributes."""
+    """Return the error of a full disk, with a message for people and attributes for programs."""
     needs = "" if needed_bytes is None else f", needs {needed_bytes / 2**20:.1f} MiB"
     found = "" if free_bytes is None else f", found {free_bytes / 2**20:.1f} MiB"
     error = StorageFullError(
@@ -97,28 +101,31 @@ def publish(
     *,
     fence: Callable[[], None] = lambda: None,
 ) -> T:
-    """Bring `name` into being with what `write` writes, whole and durable, or not at all.
+    """Write the file `name` completely and durably, or not at all.
 
-    A crash at any moment leaves the former `name` or the new one, and at most one temporary.
+    A crash at any moment leaves the former file or the new one, and at most one temporary.
 
     Args:
-        fence: called last of all before `name` appears; if it raises, nothing does.
+        storage: where to write.
+        name: of the file.
+        write: writes the content to the file that it is given.
+        fence: called immediately before `name` appears; if it raises, `name` does not change.
 
     Returns:
         What `write` returned.
 
     Raises:
-        StorageError: nothing under `name` changed, or only its durability is unknown. After a
-            failed fsync the file is abandoned: the kernel has marked its pages clean by then.
+        StorageError: `name` did not change, or did and may not survive a power failure. After a
+            failed fsync the file is abandoned, as the kernel has marked its pages clean by then.
     """
     if storage.atomic_put:
         with _closing(storage.create(name)) as file:
             result = _written(storage, name, file, write)
             fence()
             try:
-                storage.sync(file)  # closed before this, there is nothing
+                storage.sync(file)  # without this, closing the file discards it
             except StorageError:
-                fence()  # says who was faster, if that is why
+                fence()  # names the other process, if that is the reason
                 raise
         return result
     temporary = temporary_name(name)
@@ -145,7 +152,7 @@ def _closing(file: BinaryIO) -> Iterator[BinaryIO]:
     try:
         yield file
     finally:
-        with suppress(OSError):  # what matters was flushed by sync, or has failed already
+        with suppress(OSError):  # the data were flushed by sync, or have failed already
             file.close()
 
 
@@ -164,10 +171,10 @@ def _written(storage: Storage, name: str, file: BinaryIO, write: Callable[[Binar
 
 
 def read_bytes(storage: Storage, name: str) -> bytes:
-    """The whole of one file.
+    """Return the content of a file.
 
     Raises:
-        StorageError: it is not there or cannot be read.
+        StorageError: it is missing or cannot be read.
     """
     with storage.open(name) as file:
         try:
@@ -179,11 +186,11 @@ def read_bytes(storage: Storage, name: str) -> bytes:
 
 
 def read_record(storage: Storage, name: str) -> bytes:
-    """The whole of a small file, such as a manifest; at most `MAX_RECORD_BYTES` are read.
+    """Return the content of a small file, such as a manifest.
 
     Raises:
-        CorruptError: it is larger.
-        StorageError: it is not there or cannot be read.
+        CorruptError: it is larger than `MAX_RECORD_BYTES`, of which no more are read.
+        StorageError: it is missing or cannot be read.
     """
     with storage.open(name) as file:
         try:

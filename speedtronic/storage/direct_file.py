@@ -1,9 +1,8 @@
-"""Writing large files past the page cache.
+"""Writes large files past the page cache.
 
-Copying a checkpoint into the page cache, and the cache's bookkeeping, costs the training more
-processor time than everything else about a save. O_DIRECT hands whole aligned blocks from two small
-buffers to the disk instead: while one is written the other is filled, so that the disk never waits.
-docs/decisions/direct-writes.md has the figures.
+Copying a checkpoint into the page cache costs training more processor time than everything else
+about a save. With O_DIRECT, aligned blocks go from two small buffers straight to the disk: while
+one is written, the other is filled. docs/decisions/direct-writes.md has the figures.
 """
 
 import errno
@@ -18,17 +17,18 @@ from typing import Any
 import numpy as np
 
 BLOCK_BYTES = 8 * 2**20  # a multiple of every sector and page size
-O_DIRECT = getattr(os, "O_DIRECT", 0)  # there is none outside Linux
+O_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 
 
 class DirectFile(io.RawIOBase):
-    """A new file for sequential writing; small ones, and the tail, take the ordinary way.
+    """A new file for sequential writing that writes full blocks with O_DIRECT.
 
-    Where the file system knows no O_DIRECT everything does. A block is written in another thread;
-    its failure is raised by the next `write` or `flush`.
+    Small files and the end of a file are written through the page cache, and so is everything on a
+    file system without O_DIRECT. Blocks are written in another thread; an error there is raised by
+    the next `write` or `flush`.
 
     Args:
-        path: must not exist.
+        path: of the file, which must not exist.
 
     Raises:
         OSError: as `open`; as `write` from `write`, `flush` and `close`.
@@ -53,14 +53,14 @@ class DirectFile(io.RawIOBase):
         return self._descriptor
 
     def write(self, data: Any) -> int:
-        """Take all of `data`."""
+        """Write all of `data`, and return its length."""
         source = np.frombuffer(data, dtype=np.uint8)
         if self._block is None:
             self._block = _aligned_block()
         taken = 0
         while taken < source.size:
             count = min(source.size - taken, BLOCK_BYTES - self._filled)
-            # NumPy lets go of the interpreter while it copies; a memoryview does not.
+            # NumPy releases the GIL while it copies; a memoryview does not.
             self._block[self._filled : self._filled + count] = source[taken : taken + count]
             self._filled += count
             taken += count
@@ -69,7 +69,7 @@ class DirectFile(io.RawIOBase):
         return source.size
 
     def flush(self) -> None:
-        """Hand everything to the kernel; what is written after this goes through its cache."""
+        """Write what is buffered; later writes go through the page cache."""
         self._settle()
         if self._filled:
             assert self._block is not None
@@ -78,7 +78,7 @@ class DirectFile(io.RawIOBase):
             self._filled = 0
 
     def close(self) -> None:
-        """Give the file up as it is; what has not been flushed is lost."""
+        """Close the file; whatever has not been flushed is lost."""
         if not self.closed:
             if self._thread is not None:
                 self._thread.shutdown()
@@ -89,7 +89,7 @@ class DirectFile(io.RawIOBase):
         super().close()
 
     def _hand_over(self) -> None:
-        """Have the full block written, and go on with the other one."""
+        """Start writing the full block in the thread, and switch to the other buffer."""
         self._settle()
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="direct-write")
         if self._spare is None:
@@ -100,7 +100,7 @@ class DirectFile(io.RawIOBase):
         self._writing = self._thread.submit(self._write_block, full)
 
     def _settle(self) -> None:
-        """Return once nothing is being written; raises what went wrong."""
+        """Wait until no block is being written; raise its error, if it failed."""
         if self._writing is not None:
             wait([self._writing])  # an interrupt here loses nothing
             writing, self._writing = self._writing, None
@@ -117,7 +117,7 @@ class DirectFile(io.RawIOBase):
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._use_direct(False)  # the file system refuses it only now, or is nearly full
+                self._use_direct(False)  # the file system refuses it now, or is nearly full
 
     def _use_direct(self, wanted: bool) -> None:
         wanted = wanted and O_DIRECT != 0 and self._aligned()
@@ -128,15 +128,15 @@ class DirectFile(io.RawIOBase):
             fcntl.fcntl(
                 self._descriptor, fcntl.F_SETFL, flags | O_DIRECT if wanted else flags & ~O_DIRECT
             )
-        except OSError:  # tmpfs and some others know no O_DIRECT
+        except OSError:  # tmpfs and some others do not support O_DIRECT
             return
         self._direct = wanted
 
     def _aligned(self) -> bool:
-        """After a flush in the middle no block lies at a multiple of the sector size any more."""
+        """Whether the position is a multiple of the page size; after a `flush` it rarely is."""
         return os.lseek(self._descriptor, 0, os.SEEK_CUR) % mmap.PAGESIZE == 0
 
 
 def _aligned_block() -> "np.ndarray[Any, Any]":
-    """Memory of its own pages, so that it is aligned as O_DIRECT demands."""
+    """Allocate a block of whole pages, aligned as O_DIRECT requires."""
     return np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), dtype=np.uint8)

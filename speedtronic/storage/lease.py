@@ -1,11 +1,11 @@
-"""One writer per run where there is no flock: a lease, which is an object that expires.
+"""Keeps one writer per run in an object store, by a lease: an object that expires.
 
-`.lock` names its holder and for how long the lease is good, counted from when the object was
-written, by the store's own clock. The holder renews it, in the background and before everything
-that it commits. Every change is made on the condition that the object is still of the version last
-seen, so of two processes one is refused by the store itself, whatever their clocks say. A store
-that knows no conditions is found out when the lease is taken; there the last to write wins, which
-each finds out by reading back. docs/storage.md says what that promises.
+The object `.lock` names its holder and how long the lease lasts from when the object was written,
+by the store's own clock. The holder renews it in the background and before each commit. Each write
+is conditional on the version last seen, so of two processes the store itself refuses one, whatever
+their clocks say. Acquiring the lease also tests whether the store supports conditional writes; if
+not, the last writer wins, and each process reads the object back to see whether that was itself.
+docs/storage.md says what is promised then.
 """
 
 import logging
@@ -28,20 +28,20 @@ from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
 
 LEASE_S = 60.0
-"""For how long a holder that died on another machine blocks at most."""
+"""Longest time for which a holder that died on another machine blocks the run."""
 SETTLE_S = 2.0
-"""How long somebody else's write may be under way, in a store that knows no conditions."""
+"""Wait for a concurrent write to finish, in a store without conditional writes."""
 
 logger = logging.getLogger(__name__)
 
 
 class Lease:
-    """The lease of the checkpoints in `storage`; held from `acquire` until `release`.
+    """The lease of one process on the checkpoints in `storage`, from `acquire` to `release`.
 
     Args:
-        storage: where the run's checkpoints are.
-        lease_s: how long it lasts without being renewed, at most `LEASE_S`; it is renewed four
-            times as often.
+        storage: of the run's checkpoints.
+        lease_s: how long the lease lasts without renewal, at most `LEASE_S`; it is renewed four
+            times in that period.
     """
 
     def __init__(self, storage: ObjectStorage, *, lease_s: float = LEASE_S) -> None:
@@ -56,9 +56,9 @@ class Lease:
         self._renewer: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lease or fail at once.
+        """Acquire the lease, or fail at once.
 
-        It is free once it has expired, or if its holder was a process of this machine that is gone.
+        It is free if it has expired, or if its holder was a process of this machine that has ended.
 
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
@@ -73,18 +73,18 @@ class Lease:
         if taken is None:
             raise self._refusal(from_bytes(self._storage.read_version(LOCK)[0]))
         self._version = taken
-        self._find_out_about_conditions()
+        self._test_conditional_writes()
         self._storage.abort_unfinished()
         self._released.clear()
         self._renewer = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
         self._renewer.start()
 
     def confirm(self) -> None:
-        """Renew the lease; return if it is still this process's.
+        """Renew the lease, and check that this process still holds it.
 
         Raises:
-            RunLockedError: it was taken over or removed; names who has it now.
-            StorageError: that cannot be found out.
+            RunLockedError: it was taken over or removed; names the present holder.
+            StorageError: the store does not answer, so that is unknown.
         """
         with self._changing:
             if self._lost is None:
@@ -93,7 +93,7 @@ class Lease:
                 raise lock_lost_error(self._storage.root, self._lost)
 
     def release(self) -> None:
-        """Give the lease up, if it is still ours; the object stays."""
+        """Release the lease if this process still holds it; the object stays."""
         self._released.set()
         if self._renewer is None:
             return
@@ -107,17 +107,17 @@ class Lease:
                 logger.warning("%s; the lease ends in %.0f s", error, self._lease_s)
 
     def _renew(self, content: bytes) -> None:
-        """Write the lease anew, or find that it is lost."""
+        """Write the lease again, or note that it is lost."""
         if not self._conditional and self._read_back() is None:
             return
         renewed = self._storage.swap(LOCK, content, self._version)
-        # A request whose answer was lost is sent again, and then refused for its own first one.
+        # A request is repeated if its answer was lost; the first one makes the second one fail.
         renewed = renewed or self._read_back()
         if renewed is not None:
             self._version = renewed
 
     def _read_back(self) -> str | None:
-        """The version of the lease if it is ours; else it is lost."""
+        """Return the version of the lease if it is ours; otherwise note that it is lost."""
         content, version = self._storage.read_version(LOCK)
         found = from_bytes(content)
         if found.get("token") == self._record["token"]:
@@ -126,9 +126,9 @@ class Lease:
         self._lost = found
         return None
 
-    def _find_out_about_conditions(self) -> None:
+    def _test_conditional_writes(self) -> None:
         again = self._storage.swap(LOCK, self._content(), "")
-        if again is None:  # refused, for it is there
+        if again is None:  # refused, as it should be: the object exists
             return
         self._conditional, self._version = False, again
         logger.warning(
@@ -171,9 +171,10 @@ class Lease:
 
 
 def remaining_s(storage: ObjectStorage, record: Record) -> float:
-    """Return the seconds until the lease `record` ends, at most `LEASE_S`; 0 of what is no lease.
+    """Return the seconds until the lease `record` ends, at most `LEASE_S`; 0 if it is no lease.
 
-    Both ends are told by the store's clock, so neither the holder's nor this machine's matters.
+    Both times come from the store's clock, so the clocks of the holder and this machine are
+    irrelevant.
 
     Raises:
         StorageError: the store does not answer.

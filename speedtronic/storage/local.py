@@ -1,4 +1,4 @@
-"""`Storage` in a directory of a local file system: fsync, rename, no link followed."""
+"""Implements `Storage` in a local directory, with fsync and rename; follows no links."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ class LocalStorage:
     """`Storage` in a directory of a local file system.
 
     Args:
-        root: the directory; made by `make_folder("")`, not before.
+        root: the directory, which only `make_folder("")` creates.
     """
 
     atomic_put: bool = False
@@ -44,7 +44,7 @@ class LocalStorage:
         with self._errors("list", folder):
             path = self._folder(folder)
             if not path.exists():
-                if path.is_symlink():  # such as to a disk that is not mounted
+                if path.is_symlink():  # for example to a disk that is not mounted
                     raise OSError(errno.ENOENT, f"it is {_link(path)}")
                 return {}
             with os.scandir(path) as entries:
@@ -99,10 +99,10 @@ class LocalStorage:
             path = self._folder(folder)
             if path in self._made and path.is_dir():
                 return
-            # Who made it before may have died before it was durable; so may have any above it.
+            # A process that created it or a parent earlier may have died before that was durable.
             path.mkdir(parents=True, exist_ok=True)
             for parent in path.parents:
-                with suppress(PermissionError):  # not ours to read, so not ours to have made
+                with suppress(PermissionError):  # we may not read it, so we did not create it
                     _sync_directory(parent)
             self._made.add(path)
 
@@ -111,7 +111,7 @@ class LocalStorage:
             _sync_directory(self._folder(folder))
 
     def _folder(self, folder: str) -> Path:
-        """The path of a folder in the root, which may be a link itself."""
+        """Return the path of a folder in the root; only the root itself may be a link."""
         path = self._root / folder
         if folder and path.is_symlink():
             raise OSError(errno.ELOOP, f"{path} is a link, which may lead anywhere; remove it")
@@ -142,7 +142,7 @@ def _free(path: Path) -> int | None:
 
 
 def file_kind(path: Path) -> str:
-    """What is at `path`, in words: `FILE`, "a link to ...", "a folder"; empty if nothing is."""
+    """Return the kind of file at `path`: `FILE`, "a link to ...", "a folder"; empty if none."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -153,7 +153,7 @@ def file_kind(path: Path) -> str:
 
 
 def _kind(entry: "os.DirEntry[str]") -> str:
-    """The same of an entry of a directory; of a file, without asking the file system again."""
+    """Return the kind of a directory entry; a regular file needs no further system call."""
     return FILE if entry.is_file(follow_symlinks=False) else file_kind(Path(entry.path))
 
 
@@ -168,7 +168,7 @@ def _link(path: Path) -> str:
 def _leads_somewhere(link: Path) -> bool:
     try:
         return link.exists()
-    except (OSError, RuntimeError):  # it leads to itself
+    except (OSError, RuntimeError):  # it points to itself
         return False
 
 

@@ -1,8 +1,8 @@
-"""One writer per run: a lock that the operating system drops when its holder dies.
+"""Keeps one writer per run in a local directory, by a lock that ends with its process.
 
-An flock on `.lock`, so a dead process never blocks. The file's content names the holder, for the
-message of whoever is refused, and tells a process that was stopped for long whether it is still
-the one: an operator may have removed the file, or a file system may keep no locks.
+The lock is an flock on `.lock`, so a dead process never blocks. The file names the holder, for the
+message to a process that is refused. It also shows a process that was stopped for long whether it
+still holds the lock: an operator may have removed the file, or the file system may keep no locks.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ from speedtronic.storage.regular_files import disk_errors, reader, storage_error
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 3  # to unlock
-MAX_BYTES = 2**16  # of a lock's content; a holder's record is far smaller
+ATTEMPTS = 3  # at unlocking
+MAX_BYTES = 2**16  # read of a lock file; a record is far smaller
 
 
 class RunLock:
-    """The lock of the directory `root`; held from `acquire` until `release` or death.
+    """The lock of one process on a directory, from `acquire` to `release` or its death.
 
-    Forked children (loader workers) do not keep it: filelock closes its descriptor in them.
+    Forked children (loader workers) do not hold it: filelock closes its descriptor in them.
 
     Args:
-        root: of the checkpoints, or a run's output directory.
-        warn: whether `acquire` says what the file system does not promise to checkpoints.
+        root: the directory of checkpoints, or a run's output directory.
+        warn: whether `acquire` warns of guarantees that the file system does not give.
     """
 
     def __init__(self, root: str, *, warn: bool = True) -> None:
@@ -57,12 +57,12 @@ class RunLock:
         self._file = (0, 0)
 
     def acquire(self) -> None:
-        """Take the lock or fail at once.
+        """Acquire the lock, or fail at once.
 
         Raises:
             RunLockedError: another process holds it; the message names host and pid.
-            OutputDirError: it cannot be taken here.
-            StorageError: it cannot be taken now; it is free, and another try may succeed.
+            OutputDirError: it cannot be acquired in this directory.
+            StorageError: it cannot be acquired now; it is free, and another try may succeed.
         """
         with disk_errors(f"cannot lock {self._path}"):
             kind = file_kind(self._path)
@@ -85,10 +85,10 @@ class RunLock:
             logger.warning("%s", warning)
 
     def confirm(self) -> None:
-        """Return if the lock is still this process's.
+        """Check that this process still holds the lock.
 
         Raises:
-            RunLockedError: the file was replaced or removed; names who has the lock now.
+            RunLockedError: the file was replaced or removed; names the present holder.
             StorageError: it cannot be read now.
         """
         try:
@@ -102,14 +102,14 @@ class RunLock:
             raise lock_lost_error(str(self._root), record)
 
     def is_of(self, other: "RunLock") -> bool:
-        """Whether both are of one directory."""
+        """Whether both locks are of the same directory."""
         return self._root.resolve() == other._root.resolve()
 
     def release(self) -> None:
-        """Give the lock up; the file stays.
+        """Release the lock; the file stays.
 
         Raises:
-            StorageError: the system does not let go of it before this process ends.
+            StorageError: it cannot be released before this process ends.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -121,19 +121,19 @@ class RunLock:
 
 
 def open_lock(storage: Storage) -> RunLock | Lease:
-    """The lock of one writer for a storage; not taken yet."""
+    """Return the kind of lock that fits a storage; it is not acquired yet."""
     return Lease(storage) if isinstance(storage, ObjectStorage) else RunLock(storage.root)
 
 
 def read_lock_record(root: str | Path) -> Record:
-    """Who last took the lock of a directory: host, pid, since; empty when unknown."""
+    """Return the record of the last holder of a directory's lock; empty if unknown."""
     with contextlib.suppress(OSError):
         return from_bytes(_read(Path(root) / LOCK)[0])
     return {}
 
 
 def _write(path: Path, content: bytes) -> tuple[int, int]:
-    """Overwrite a file that is no link; returns which file that is."""
+    """Overwrite a file that is no link; return its device and inode."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -149,6 +149,6 @@ def _read(path: Path) -> tuple[bytes, tuple[int, int]]:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    """While we hold it open, no other file can have its number."""
+    """Return device and inode, which no other file can have while this one is open."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

@@ -1,6 +1,6 @@
-"""Whether a run is being trained at this moment, without touching its lock.
+"""Finds the process that trains a run at the moment, without touching its lock.
 
-Asking by taking the lock, however briefly, could refuse a run that starts at that moment.
+Acquiring the lock to find out, however briefly, could make a run fail that starts just then.
 """
 
 import os
@@ -18,10 +18,9 @@ LOCKS = Path("/proc/locks")
 
 
 def lock_owner(storage: Storage) -> str:
-    """The process that holds the lock, for people; empty when none does, as far as can be seen.
+    """Describe the process that holds the lock; empty if none can be seen to hold it.
 
-    A lock that a process in another container, or on another machine, has on a shared file system
-    cannot be seen.
+    On a shared file system, a lock held in another container or on another machine is invisible.
     """
     record = _record(storage)
     if isinstance(storage, ObjectStorage):
@@ -39,7 +38,7 @@ def _record(storage: Storage) -> Record:
 
 
 def _is_flocked(path: Path, record: Record) -> bool:
-    if not LOCKS.exists():  # not Linux: its last holder is alive here
+    if not LOCKS.exists():  # not Linux: assume it is held while its last holder lives
         return record.get("host") == socket.gethostname() and not _is_gone(record.get("pid"))
     try:
         place = path.stat()

@@ -1,4 +1,4 @@
-"""Who holds a lock: the record that a process leaves in it, and what can be told from one."""
+"""Reads and writes the record in a lock that identifies the process holding it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 def new_record() -> Record:
-    """A record of this process, with a token that no other call returns."""
+    """Return a record of this process, with a token that no other call returns."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(),
@@ -27,12 +27,12 @@ def new_record() -> Record:
 
 
 def to_bytes(record: Record) -> bytes:
-    """The content of a lock."""
+    """Return the content of a lock file for a record."""
     return (json.dumps(record) + "\n").encode()
 
 
 def from_bytes(content: bytes) -> Record:
-    """The record in the content of a lock; an empty one of anything else."""
+    """Return the record in the content of a lock file; empty if it holds none."""
     try:
         record = json.loads(content)
     except (ValueError, RecursionError):
@@ -41,16 +41,16 @@ def from_bytes(content: bytes) -> Record:
 
 
 def describe_owner(record: Record) -> str:
-    """The holder, for a message."""
+    """Describe the process of a record, for a message."""
     if "pid" not in record:
         return "another process"
     return f"pid {record.get('pid')} on {record.get('host')} since {record.get('since')}"
 
 
 def has_ended(record: Record) -> bool:
-    """Whether the process of `record` surely is no more; False also when that cannot be told.
+    """Whether the process of `record` has certainly ended; False if that is unknown.
 
-    It can where it ran under this boot of this machine, among the same process ids.
+    It is known only for processes of this boot of this machine, in the same PID namespace.
     """
     pid, machine = record.get("pid"), _machine()
     if not machine or record.get("machine") != machine or type(pid) is not int or pid <= 0:
@@ -59,14 +59,14 @@ def has_ended(record: Record) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # it is somebody else's
+    except OSError:  # it exists, and belongs to another user
         pass
     started = _started(pid)
-    return bool(started) and started != record.get("started")  # its number was given anew
+    return bool(started) and started != record.get("started")  # its pid was reused
 
 
 def lock_lost_error(place: str, record: Record) -> RunLockedError:
-    """The error of a process whose lock is another's now, or gone."""
+    """Return the error for a process whose lock was taken over or removed."""
     now = f"is held by {describe_owner(record)} now" if record else "was removed"
     return RunLockedError(
         f"the lock of {place} {now}: this process was thought to be gone, and another may go on "
@@ -75,7 +75,7 @@ def lock_lost_error(place: str, record: Record) -> RunLockedError:
 
 
 def _machine() -> str:
-    """One boot of one machine, and one space of process ids in it; empty where unknown."""
+    """Identify the boot of this machine and the PID namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -84,7 +84,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty where unknown."""
+    """Return when a process started, in ticks since the boot; empty if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[19]

@@ -1,7 +1,7 @@
-"""Names that every kind of storage gives to its lock and to files that are not published yet.
+"""Names the lock and the temporary files in every kind of storage.
 
-.lock                       held by the one process that writes
-.<name>.tmp-<random>        a write that has not been published; junk once its writer is gone
+.lock                       names the one process that writes
+.<name>.tmp-<random>        an unfinished write; garbage once its writer has ended
 """
 
 import re
@@ -13,7 +13,7 @@ _TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}")
 
 
 def temporary_name(name: str) -> str:
-    """Return a new name, directly under the root, for bytes that become `name` when published."""
+    """Return a unique name, directly below the root, for a file that is to become `name`."""
     return f".{name.rpartition('/')[2]}.tmp-{secrets.token_hex(8)}"
 
 

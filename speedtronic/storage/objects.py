@@ -1,10 +1,10 @@
-"""`Storage` where a put is the commit: an object is there whole, or not at all.
+"""Implements `Storage` in an object store, where an object appears complete or not at all.
 
-No temporaries and no renames. What is written to an object is uploaded as it comes, in parts, and
-appears under its name when it is completed by `sync`; until then, and after a crash, nothing of it
-can be listed or read. It is completed on the condition that nobody wrote under this name since it
-was begun: a process that was stopped in between, and whose run another took over, is refused.
-`storage.open_storage` makes these, for `memory://` and `s3://`.
+There are no temporaries and renames. Data are uploaded in parts while they are written, and `sync`
+completes the object; before that, and after a crash, nothing of it can be listed or read. It is
+completed only if nobody wrote the same name since it was created, so a process that was stopped
+and whose run another took over is refused. `storage.urls.open_storage` opens these, for `memory://`
+and `s3://`.
 """
 
 import errno
@@ -21,18 +21,18 @@ from speedtronic.errors import SpeedtronicError, StorageError
 from speedtronic.storage.base import FILE
 
 SMALL_BYTES = 8 * 2**20
-"""Up to this an object is put by one request; beyond it, in parts."""
+"""Largest object that is put by one request; a larger one is uploaded in parts."""
 
 _SWAPPING = threading.Lock()
 
 
 class ObjectStorage:
-    """Objects in the memory of this process; also what all kinds have in common.
+    """Objects in the memory of this process, and the base class of other object stores.
 
     Args:
         filesystem: of fsspec, without a cache of listings.
         path: of the folder in it.
-        url: the same for people.
+        url: of the folder, for messages.
     """
 
     atomic_put: bool = True
@@ -51,10 +51,12 @@ class ObjectStorage:
             try:
                 found = self._filesystem.ls(path, detail=True)
             except FileNotFoundError as error:
-                if error.__cause__ is not None:  # the server's word: there is no such bucket
+                if error.__cause__ is not None:  # the server says that there is no such bucket
                     raise
                 return {}
-            found = sorted(found, key=lambda entry: entry["type"] == "file")  # wins over a folder
+            found = sorted(
+                found, key=lambda entry: entry["type"] == "file"
+            )  # a file wins over a folder of its name
             paths = {entry["name"].rstrip("/"): entry["type"] for entry in found}
             return {
                 name.rpartition("/")[2]: FILE if kind == "file" else "a folder"
@@ -81,7 +83,7 @@ class ObjectStorage:
             return io.BytesIO(self._filesystem.cat_file(self._key(name)))
 
     def create(self, name: str) -> BinaryIO:
-        """A new object, which `sync` puts in place of what has its name now."""
+        """Open a new object, with which `sync` replaces an existing one."""
         return cast(BinaryIO, _Upload(self, name))
 
     def sync(self, file: BinaryIO) -> None:
@@ -100,19 +102,19 @@ class ObjectStorage:
         return None
 
     def make_folder(self, folder: str) -> None:
-        """Nothing: a folder is a common beginning of names."""
+        """Do nothing: a folder is a common prefix of names."""
 
     def sync_folder(self, folder: str = "") -> None:
-        """Nothing: a request that was answered is durable."""
+        """Do nothing: an answered request is durable."""
 
     def version(self, name: str) -> str:
-        """A mark of what an object is now; empty when it is not there."""
+        """Return the version of an object; empty if it does not exist."""
         return self.read_version(name)[1]
 
     def read_version(self, name: str) -> tuple[bytes, str]:
-        """The content of an object and its version, both empty when it is not there.
+        """Return the content and version of an object, both empty if it does not exist.
 
-        If it is replaced meanwhile the version may be the former one, which no swap succeeds with.
+        If it is replaced meanwhile, the version may be the old one, with which every swap fails.
         """
         with self._errors("read", name):
             try:
@@ -131,12 +133,12 @@ class ObjectStorage:
         return (datetime.now(UTC) - written).total_seconds()
 
     def swap(self, name: str, content: bytes, version: str) -> str | None:
-        """Put an object if it is still of `version`.
+        """Put an object only if its version is still `version`.
 
         Returns:
-            The new version, or None if somebody else was faster: then nothing was changed.
+            The new version, or None if another process was faster; then nothing was changed.
         """
-        with _SWAPPING:  # other processes have a memory of their own
+        with _SWAPPING:  # a lock of this process suffices: its memory is not shared
             if self.version(name) != version:
                 return None
             with self._errors("write", name):
@@ -144,14 +146,14 @@ class ObjectStorage:
             return xxhash.xxh3_128_hexdigest(content)
 
     def abort_unfinished(self) -> None:
-        """Give up the uploads of processes that died. The caller holds the lock."""
+        """Abort the uploads of processes that died. The caller holds the lock."""
 
     def begin_parts(self, name: str) -> Any:
-        """A file of fsspec that uploads in parts; None where that saves nothing."""
+        """Open an fsspec file that uploads in parts; None if the store needs none."""
         return None
 
     def complete_parts(self, name: str, parts: Any, version: str) -> None:
-        """Make the object of what `begin_parts` gave, if it is still of `version`."""
+        """Complete an upload of `begin_parts`, only if the object still has `version`."""
         raise NotImplementedError
 
     def _key(self, name: str) -> str:
@@ -162,7 +164,7 @@ class ObjectStorage:
 
     @contextmanager
     def _errors(self, verb: str, name: str) -> Iterator[None]:
-        """Clients raise OSError, botocore's, aiohttp's and asyncio's own, whatever happened."""
+        """Turn any exception of a client (botocore, aiohttp, OSError) into StorageError."""
         try:
             yield
         except SpeedtronicError:
@@ -170,12 +172,12 @@ class ObjectStorage:
         except Exception as error:
             reason = str(error) or type(error).__name__
             if isinstance(error, FileNotFoundError):
-                error.errno = errno.ENOENT  # clients leave it out, and readers of errors ask for it
+                error.errno = errno.ENOENT  # clients leave it out, and callers look at it
             raise StorageError(f"cannot {verb} {self.root}/{name}: {reason}") from error
 
 
 class _Upload(io.RawIOBase):
-    """An object being written. Closed without `commit`, it leaves nothing."""
+    """An object being written; closing it without `commit` discards it."""
 
     def __init__(self, storage: ObjectStorage, name: str) -> None:
         super().__init__()
@@ -189,7 +191,7 @@ class _Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Take all of `data`."""
+        """Write all of `data`, and return its length."""
         view = memoryview(data).cast("B")
         with self._storage._errors("write", self.name):
             if self._small is not None:
@@ -201,7 +203,7 @@ class _Upload(io.RawIOBase):
         return len(view)
 
     def commit(self) -> None:
-        """Complete the object; returns once it is durable under its name."""
+        """Complete the object, which is durable under its name on return."""
         storage, name = self._storage, self.name
         if self._small is None:
             with storage._errors("write", name):
@@ -210,16 +212,16 @@ class _Upload(io.RawIOBase):
             return
         content = bytes(self._small)
         refused = storage.swap(name, content, self._version) is None
-        # A request whose answer was lost is sent again, and then refused for its own first one.
+        # A request is repeated if its answer was lost; the first one makes the second one fail.
         if refused and storage.read_version(name)[0] != content:
             raise storage._written_since(name)
 
     def close(self) -> None:
-        """Abort what was not committed."""
+        """Abort the upload if it was not committed."""
         if not self.closed and self._parts is not None:
             parts, self._parts = self._parts, None
             parts.closed = True  # or its finalizer would upload the rest
-            with suppress(Exception):  # what cannot be aborted now cannot be seen either
+            with suppress(Exception):  # an upload that cannot be aborted is invisible too
                 parts.discard()
         self._small = bytearray()
         super().close()

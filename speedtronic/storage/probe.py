@@ -1,4 +1,4 @@
-"""What the store's promises rest on, tried out in a local directory before they are relied on."""
+"""Tests whether a file system gives the guarantees that the checkpoint store relies on."""
 
 import fcntl
 import os
@@ -16,9 +16,9 @@ _NETWORK = re.compile(
 
 
 def missing_guarantees(root: Path) -> list[str]:
-    """Warnings, one line each, of what is not promised in `root`, whose lock is held.
+    """Return a warning for each guarantee that the file system of `root` does not give.
 
-    Takes a few file operations; leaves nothing behind.
+    The caller holds the lock of `root`. Takes a few file operations, and leaves no file.
     """
     warnings = []
     kind = file_system(root, _mounts())
@@ -42,17 +42,18 @@ def missing_guarantees(root: Path) -> list[str]:
 
 
 def file_system(path: Path, mounts: Iterable[str]) -> str:
-    """The type, such as `ext4` or `nfs4`, of the file system that holds `path`.
+    """Return the type of the file system that holds `path`, such as `ext4` or `nfs4`.
 
     Args:
-        mounts: the lines of Linux's /proc/self/mountinfo; elsewhere none, and the type is empty.
+        path: of a file or directory.
+        mounts: the lines of Linux's /proc/self/mountinfo; empty elsewhere, and so is the type.
     """
     path = path.resolve()
     kind, longest = "", -1
     for line in mounts:
         before, _, after = line.partition(" - ")
         point = Path(_unescaped(before.split()[4]))
-        # Of two mounts on one point the later one is seen.
+        # Of two mounts on one point the later one hides the earlier.
         if path.is_relative_to(point) and len(point.parts) >= longest:
             kind, longest = after.split()[0], len(point.parts)
     return kind
@@ -69,11 +70,11 @@ def _unescaped(point: str) -> str:
 
 
 def _excludes(lock: Path) -> bool:
-    """Whether a lock that is held cannot be taken through a second open file."""
+    """Whether a held flock cannot be acquired through a second open file."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return True  # says nothing
+        return True  # proves nothing
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -87,7 +88,7 @@ def _excludes(lock: Path) -> bool:
 
 
 def _renaming_problem(root: Path) -> str:
-    """Why one file does not take another's name; empty when it does."""
+    """Return why renaming does not replace a file; empty if it does."""
     old, new = (root / temporary_name("probe") for _ in range(2))
     try:
         old.write_bytes(b"old")
@@ -95,7 +96,9 @@ def _renaming_problem(root: Path) -> str:
         new.replace(old)
         found, left = old.read_bytes(), new.exists()
     except OSError as error:
-        return "" if is_transient(error) else error.strerror or str(error)  # or it says nothing
+        return (
+            "" if is_transient(error) else error.strerror or str(error)
+        )  # a transient error proves nothing
     finally:
         for file in (old, new):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""`Storage` in a bucket of S3, or of what speaks like it; through s3fs, the extra `s3`."""
+"""Implements `Storage` in S3 and compatible stores, with s3fs (the extra `s3`)."""
 
 import io
 from contextlib import suppress
@@ -9,7 +9,7 @@ from speedtronic.storage.objects import ObjectStorage
 
 
 class S3Storage(ObjectStorage):
-    """Objects in a bucket of S3 or of what speaks like it."""
+    """Objects in a bucket of S3 or of a compatible store."""
 
     def open(self, name: str) -> BinaryIO:
         with self._errors("read", name):
@@ -28,7 +28,7 @@ class S3Storage(ObjectStorage):
         return float((now - head["LastModified"]).total_seconds())
 
     def _head(self, name: str) -> dict[str, Any]:
-        """What the store says of an object; empty when it is not there."""
+        """Return the response to a HEAD request for an object; empty if it does not exist."""
         bucket, key, _ = self._filesystem.split_path(self._key(name))
         with self._errors("read", name):
             try:
@@ -60,7 +60,7 @@ class S3Storage(ObjectStorage):
             return str(answer["ETag"])
 
     def abort_unfinished(self) -> None:
-        # Other programs' keys are theirs, and who may not list uploads can leave them.
+        # Only keys below our prefix are ours. Without leave to list uploads nothing is aborted.
         with suppress(Exception):
             bucket, prefix, _ = self._filesystem.split_path(self._key(""))
             for upload in self._filesystem.list_multipart_uploads(bucket):
@@ -71,7 +71,7 @@ class S3Storage(ObjectStorage):
         return self._filesystem.open(self._key(name), "wb", autocommit=False)
 
     def complete_parts(self, name: str, parts: Any, version: str) -> None:
-        parts.close()  # uploads the last one
+        parts.close()  # uploads the last part
         parts.s3_additional_kwargs = parts.s3_additional_kwargs | _condition(version)
         try:
             parts.commit()
@@ -88,19 +88,19 @@ def _condition(version: str) -> dict[str, str]:
     return {"IfMatch": version} if version else {"IfNoneMatch": "*"}
 
 
-# The last is how a condition on the version of an object fails that somebody has deleted.
+# NoSuchKey is the answer if the object of the condition was deleted meanwhile.
 _NOT_MET = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", "NoSuchKey")
 _NO_CONDITIONS = ("NotImplemented", "501")
 
 
 def _code(error: BaseException) -> str:
-    """What the server called the error; empty when it was not the server's."""
+    """Return the server's code of an error; empty if it did not come from the server."""
     response = getattr(error.__cause__, "response", {})
     return str(response.get("Error", {}).get("Code", ""))
 
 
 class _Download(io.BufferedIOBase):
-    """An object being read, all of one version; every error is a StorageError."""
+    """An object being read, all of it of one version; every error is a StorageError."""
 
     def __init__(self, storage: ObjectStorage, name: str, file: Any) -> None:
         super().__init__()

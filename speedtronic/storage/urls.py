@@ -1,7 +1,7 @@
-"""From a path or URL to the storage behind it; the only module that imports fsspec.
+"""Opens the storage of a path or URL; the only module that imports fsspec.
 
-fsspec's own local transactions do neither same-directory temporaries nor fsyncs, so files of a
-local directory do not go through it.
+Local directories are accessed without fsspec, whose local transactions use neither temporaries in
+the same directory nor fsync.
 """
 
 from pathlib import Path
@@ -19,10 +19,10 @@ from speedtronic.storage.s3 import S3Storage
 
 
 def local_path(url: str) -> Path:
-    """The absolute path behind a path or `file://` URL; nothing is created or looked at.
+    """Return the absolute path of a path or `file://` URL, without accessing it.
 
     Raises:
-        ConfigError: the URL is not of a local file.
+        ConfigError: the URL is not that of a local file.
     """
     try:
         filesystem, path = url_to_fs(expand_path(url))
@@ -34,16 +34,16 @@ def local_path(url: str) -> Path:
 
 
 def is_local(url: str) -> bool:
-    """Whether a path or URL is of a local file system; nothing is opened."""
+    """Whether a path or URL is local; nothing is opened."""
     scheme, separator, _ = url.partition("://")
     return not separator or scheme in ("file", "local")
 
 
 def open_storage(url: str) -> LocalStorage | ObjectStorage:
-    """The storage behind a path or a `file://`, `memory://` or `s3://` URL; nothing is created.
+    """Return the storage of a path or a `file://`, `memory://` or `s3://` URL; creates nothing.
 
     Raises:
-        ConfigError: the URL is of none of these, or its client is not installed.
+        ConfigError: the URL has another scheme, or its client is not installed.
     """
     url = expand_path(url)
     if is_local(url):
@@ -60,7 +60,7 @@ def open_storage(url: str) -> LocalStorage | ObjectStorage:
             "(AWS_ACCESS_KEY_ID, ...) or to a profile"
         )
     try:
-        # What another process has written since must be seen, so nothing is cached.
+        # Writes of other processes must be visible, so nothing is cached.
         filesystem, path = url_to_fs(url, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except ImportError as error:
         raise ConfigError(
@@ -69,7 +69,7 @@ def open_storage(url: str) -> LocalStorage | ObjectStorage:
     return _OBJECTS[scheme](filesystem, path, url)
 
 
-# A retry of botocore draws from Python's random stream, which belongs to the run; s3fs, around it,
-# tries again without.
+# A retry of botocore draws from Python's global random stream, which is part of the training state.
+# s3fs retries without drawing, so botocore's retries are switched off.
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"retries": {"max_attempts": 0}}}}
 _OBJECTS: dict[str, type[ObjectStorage]] = {"memory": ObjectStorage, "s3": S3Storage}
