@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from figures import AT_MOST, show_figure
-from states import build_parts_of
+from states import build_components_of
 
 from speedtronic.checkpoint import CheckpointStore, open_storage
-from speedtronic.runtime.components import Parts
+from speedtronic.runtime.components import Components
 from speedtronic.runtime.saver import Saver
 from speedtronic.training.trainer import Trainer
 
@@ -39,7 +39,9 @@ class Ways:
     """Three trainers of one state, which save in different ways."""
 
     def __init__(self, folder: Path) -> None:
-        self._parts = build_parts_of(folder / "run", d_model=512, n_layer=8, batch_size=BATCH_SIZE)
+        self._parts = build_components_of(
+            folder / "run", d_model=512, n_layer=8, batch_size=BATCH_SIZE
+        )
         self._file = folder / "torch.pt"
         store = CheckpointStore(open_storage(str(folder / "store")), keep_last=1)
         self.saver = Saver(
@@ -48,7 +50,7 @@ class Ways:
             check_finite=self._parts.check_finite,
             pointer=None,
             metrics=None,
-            tell=lambda *_: None,
+            emit=lambda *_: None,
             background=True,
         )
         self.trainers = {
@@ -65,9 +67,13 @@ class Ways:
         self.trainers[way].fit(self._parts.state.step + SAVE_EVERY)
         return time.perf_counter() - started
 
-    def _trainer(self, parts: Parts, **saving: Any) -> Trainer:
+    def _trainer(self, components: Components, **saving: Any) -> Trainer:
         return Trainer(
-            parts.state, precision=parts.precision, save_every=SAVE_EVERY, log_every=100, **saving
+            components.state,
+            precision=components.precision,
+            save_every=SAVE_EVERY,
+            log_every=100,
+            **saving,
         )
 
     def _torch_save(self, state: dict[str, Any]) -> None:

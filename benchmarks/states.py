@@ -5,13 +5,15 @@ from pathlib import Path
 import torch
 
 from speedtronic import SpeedtronicConfig
-from speedtronic.runtime.components import Parts, build_parts
+from speedtronic.runtime.components import Components, build_components
 from speedtronic.training.state import TrainState
 
 MODEL = {"vocab_size": 256, "max_seq_len": 128, "n_head": 8, "n_kv_head": 8}
 
 
-def build_parts_of(output_dir: Path, *, d_model: int, n_layer: int, batch_size: int) -> Parts:
+def build_components_of(
+    output_dir: Path, *, d_model: int, n_layer: int, batch_size: int
+) -> Components:
     """A run on made-up tokens. With `d_model` 512 and 10 layers it has some 32 million parameters,
     384 MB of state."""
     config = SpeedtronicConfig.from_dict(
@@ -21,12 +23,12 @@ def build_parts_of(output_dir: Path, *, d_model: int, n_layer: int, batch_size: 
             "data": {"micro_batch_size": batch_size, "target_batch_size": batch_size},
         }
     )
-    return build_parts(config)
+    return build_components(config)
 
 
 def build_state(output_dir: Path, *, d_model: int, n_layer: int) -> TrainState:
     """The same, as if after a step, so that the optimizer has its moments."""
-    state = build_parts_of(output_dir, d_model=d_model, n_layer=n_layer, batch_size=1).state
+    state = build_components_of(output_dir, d_model=d_model, n_layer=n_layer, batch_size=1).state
     for parameter in state.model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
     state.optimizer.step()

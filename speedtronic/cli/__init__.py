@@ -6,21 +6,19 @@ Ctrl-C and SIGTERM.
 
 import argparse
 import json
-import logging
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from speedtronic.cli import maintenance
-from speedtronic.config.config import SpeedtronicConfig, split_target
-from speedtronic.config.parsing import parse_assignment
-from speedtronic.errors import ConfigError, SpeedtronicError, UsageError
+from speedtronic.cli import maintenance, train
+from speedtronic.cli.configured import configured
+from speedtronic.errors import SpeedtronicError, UsageError
 from speedtronic.redaction import scrub
 from speedtronic.shutdown import SAVE_SIGNAL, enforce_grace_period
 from speedtronic.worker import openmp
@@ -44,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = args.command
     os.environ.update(openmp.environment())  # before any command loads torch
-    trains = command is _train
+    trains = command is train.run
 
     def end(number: int) -> NoReturn:
         _say_stopped(number, trains)
@@ -103,9 +101,9 @@ def _report(message: str, debug: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    configured = argparse.ArgumentParser(add_help=False)
-    configured.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON")
-    configured.add_argument(
+    config_options = argparse.ArgumentParser(add_help=False)
+    config_options.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON")
+    config_options.add_argument(
         "--set",
         action="append",
         default=[],
@@ -119,42 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("speedtronic-flows"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = commands.add_parser("train", parents=[common, configured], help="train or resume a run")
-    train.add_argument("--output-dir", metavar="DIR", help="instead of run.output_dir")
-    train.add_argument(
-        "--resume", action="store_true", help="go on from the newest good checkpoint"
-    )
-    train.add_argument(
-        "--trust-legacy",
-        action="store_true",
-        help="with --resume: take up a run of Speedtronic 2.0 (docs/migration.md)",
-    )
-    train.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="for run.device")
-    train.add_argument(
-        "--max-steps",
-        type=int,
-        metavar="N",
-        help="train to step N, where the schedule then ends too (--set run.max_steps=N moves the "
-        "target only)",
-    )
-    train.add_argument(
-        "--allow-change",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="let KEY, such as optimizer.lr, differ from the run's checkpoint; may be repeated",
-    )
-    train.add_argument(
-        "--init-from", metavar="FILE", help="start with the weights of a .pt or .safetensors file"
-    )
-    train.add_argument(
-        "--fork-from", metavar="DIR", help="start a new run at a checkpoint of another run ..."
-    )
-    train.add_argument("--at-step", type=int, metavar="N", help="... of this step")
-    train.set_defaults(command=_train)
+    train.add_command(commands, [common, config_options])
 
     validate = commands.add_parser(
-        "validate", parents=[common, configured], help="check a configuration and print it in full"
+        "validate",
+        parents=[common, config_options],
+        help="check a configuration and print it in full",
     )
     validate.add_argument(
         "--legacy", action="store_true", help="FILE is of Speedtronic 2.0; print today's form"
@@ -177,101 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configured(args: argparse.Namespace) -> tuple[SpeedtronicConfig, int | None]:
-    """The configuration with `--set` applied, and the target that `--set run.max_steps` gives."""
-    assignments: dict[str, object] = {}
-    for key, value in map(parse_assignment, args.set):
-        if key in assignments and assignments[key] != value:
-            raise ConfigError(f"--set {key} is given twice, with two values")
-        assignments[key] = value
-    load = _load_legacy if getattr(args, "legacy", False) else _load
-    return split_target(load(args.config), assignments)
-
-
-def _load(path: str) -> SpeedtronicConfig:
-    try:
-        return SpeedtronicConfig.load(path)
-    except ConfigError as error:
-        from speedtronic.legacy.config import GONE
-
-        if any(f": {key}: unknown key" in str(error) for key in GONE):
-            raise ConfigError(
-                f"{error}\n{path} is of Speedtronic 2.0; speedtronic validate --legacy prints it "
-                "in today's form"
-            ) from None
-        raise
-
-
-def _load_legacy(path: str) -> SpeedtronicConfig:
-    from speedtronic.legacy.config import load
-
-    config, ignored = load(path)
-    if ignored:
-        print(
-            f"speedtronic: {path}: left out, for nothing here acts on them: {', '.join(ignored)}",
-            file=sys.stderr,
-        )
-    return config
-
-
-def _train(args: argparse.Namespace) -> int:
-    config, target = _configured(args)
-    flags = {"run.output_dir": args.output_dir, "run.device": args.device}
-    config = config.override({key: value for key, value in flags.items() if value is not None})
-    horizon = None
-    if args.max_steps is not None:
-        config = config.override({"run.max_steps": args.max_steps})
-        horizon = target = config.run.max_steps
-        config = config.override({"scheduler.max_steps": horizon})
-
-    if (args.fork_from is None) != (args.at_step is None):
-        raise UsageError("--fork-from DIR and --at-step N go together")
-
-    from rich.console import Console
-
-    from speedtronic.run_directory import find_store, logging_path
-    from speedtronic.runtime import build as runtime
-    from speedtronic.runtime import progress as console
-
-    fork = args.fork_from and (find_store(args.fork_from).root, args.at_step)
-
-    console.configure_logging(
-        config.logging.level,
-        logging_path(config, config.logging.file),
-        console.terminal_handler(),
-    )
-    goal = config.run.max_steps if target is None else target
-    terminal = Console(stderr=True)
-    with ExitStack() as stack:
-        progress: Any
-        if terminal.is_terminal:
-            progress = stack.enter_context(console.ProgressBar(goal, terminal))
-        else:
-            progress = console.PlainProgress(goal, logging.getLogger("speedtronic"))
-        result = runtime.train_from_config(
-            config,
-            resume=args.resume,
-            trust_legacy=args.trust_legacy,
-            max_steps=target,
-            schedule_max_steps=horizon,
-            allow_changes=args.allow_change,
-            init_from=args.init_from,
-            fork_from=fork,
-            hooks=[progress],
-            on_step=getattr(progress, "on_step", None),
-        )
-    if not result.metrics["updates"]:
-        print(f"nothing to train: the run is at step {result.steps}, the target is {goal}")
-    loss = "none" if result.final_loss is None else f"{result.final_loss:.6f}"
-    print(
-        f"step {result.steps}  samples {result.samples}  tokens {result.tokens}  loss {loss}  "
-        f"{result.elapsed_s:.1f} s  {config.run.output_dir}"
-    )
-    return 0
-
-
 def _validate(args: argparse.Namespace) -> int:
-    config, target = _configured(args)
+    config, target = configured(args)
     if target is not None:
         config = config.override({"run.max_steps": target})
     print(config.to_yaml(redact_secrets=True), end="")

@@ -17,13 +17,13 @@ from speedtronic.training.state import TrainState
 logger = logging.getLogger(__name__)
 
 
-def take_up(
+def migrate_run(
     live: TrainState, store: CheckpointStore, config: SpeedtronicConfig, about: Mapping[str, Any]
 ) -> list[str]:
     """Commit the newest loadable checkpoint of 2.0 as one of today's; its files move to `legacy/`.
 
     Does nothing where a manifest is, for then it was done before, or where no files of 2.0 are.
-    A crash at any moment leaves a directory that is refused without `--trust-legacy` and taken up
+    A crash at any moment leaves a directory that is refused without `--trust-legacy` and migrated
     with it: the file that is read stays in its place until today's form replaces it.
 
     Args:

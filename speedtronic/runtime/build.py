@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 from speedtronic.checkpoint import (
@@ -22,11 +23,12 @@ from speedtronic.run_directory import (
     make_folders,
     write_config,
 )
-from speedtronic.runtime.components import build_parts
+from speedtronic.runtime.components import build_components
 from speedtronic.runtime.hooks import build_hooks
 from speedtronic.runtime.runtime import Runtime
 from speedtronic.runtime.signals import TrainingSignals
-from speedtronic.runtime.start import Start, begin
+from speedtronic.runtime.start import start_run
+from speedtronic.runtime.start_options import StartOptions
 from speedtronic.storage.regular_files import make_directory
 from speedtronic.storage.urls import local_path
 from speedtronic.training.metrics import Hook, refuse_foreign_lines
@@ -36,34 +38,21 @@ from speedtronic.training.trainer import TrainResult
 def build_runtime(
     config: SpeedtronicConfig | Mapping[str, Any],
     *,
-    resume: bool = False,
+    start: StartOptions | None = None,
     device: str | None = None,
-    schedule_max_steps: int | None = None,
-    target: int | None = None,
-    allow_changes: Sequence[str] = (),
-    init_from: str | None = None,
-    fork_from: tuple[str, int] | None = None,
-    trust_legacy: bool = False,
-    reject: tuple[int, str] | None = None,
     hooks: Sequence[Hook] = (),
     on_step: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> Runtime:
-    """Build everything that `config` describes, and put it where the run begins.
+    """Build everything that `config` describes, and load or initialize its state.
 
     Args:
         config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
-        resume: go on from the newest good checkpoint if there is any; also `checkpoint.resume`.
+        start: where the run starts, and what it may differ in.
         device: instead of `run.device`.
-        schedule_max_steps: moves the schedule's horizon, on a resumed run too.
-        target: step to which the caller will train, instead of `run.max_steps`; a fresh run without
-            `scheduler.max_steps` ends its schedule there if that is later.
-        allow_changes: keys, such as `optimizer.lr`, that may differ from the run's checkpoint.
-        init_from: a `.pt` of ours or a `.safetensors` file whose weights a fresh run takes.
-        fork_from: another run's directory of checkpoints, and the step a fresh run starts at.
-        trust_legacy: with `resume`, take up a run of Speedtronic 2.0; see docs/migration.md.
-        reject: with `resume`, the step of a checkpoint to set aside first, and why.
         hooks: told of events, besides the metrics file and those of `logging.hooks`.
         on_step: called with the step after each update; must be quick.
+        options: fields of `StartOptions`, such as `resume=True`, which go on top of `start`.
 
     Raises:
         UsageError: config, data, device or directory cannot be used; nothing was written.
@@ -75,49 +64,40 @@ def build_runtime(
         config = SpeedtronicConfig.from_dict(config)
     if device is not None:
         config = config.override({"run.device": device})
-    start = Start(
-        resume=resume or config.checkpoint.resume,
-        init_from=init_from,
-        fork_from=fork_from,
-        allow_changes=allow_changes,
-        schedule_max_steps=schedule_max_steps,
-        target=target,
-        trust_legacy=trust_legacy,
-        reject=reject,
-    )
-    refuse_unallowable(allow_changes, config)
+    start = replace(start or StartOptions(), **options).with_config(config)
+    refuse_unallowable(start.allow_changes, config)
     with_store = start.resume or config.checkpoint.enabled
     check_writable(config, checkpoints=with_store)
     if (metrics := logging_path(config, config.logging.json_file)) is not None:
         refuse_foreign_lines(metrics)
     lock = open_lock(open_storage(config.checkpoint_dir)) if with_store else None
-    store = _open_store(config, lock, forked_at=fork_from[1] if fork_from else None)
+    store = _open_store(config, lock, forked_at=start.fork_from[1] if start.fork_from else None)
     _refuse_a_run(store, start)
     _refuse_a_run_elsewhere(store, config)
     all_hooks = [*hooks, *build_hooks(config, local_path(config.run.output_dir))]
-    parts = build_parts(config)
+    components = build_components(config)
     held = ExitStack()
-    held.callback(parts.loader.close)
+    held.callback(components.loader.close)
     try:
         _lock_all(config, lock, held)
         _refuse_a_run(store, start)  # another process may have begun and ended one meanwhile
-        beginning = begin(
-            parts.state,
+        started = start_run(
+            components.state,
             store,
             config,
             start,
-            data_fingerprint=parts.data_fingerprint,
-            environment=parts.environment,
+            data_fingerprint=components.data_fingerprint,
+            environment=components.environment,
         )
-        config = config.override({"scheduler.max_steps": parts.state.schedule.max_steps})
+        config = config.override({"scheduler.max_steps": components.state.schedule.max_steps})
         store.config_fingerprint = config.fingerprint()
         write_config(config)
         return Runtime(
             config,
-            parts,
+            components,
             store=store if lock else None,
             held=held,
-            beginning=beginning,
+            started=started,
             hooks=all_hooks,
             on_step=on_step,
         )
@@ -131,6 +111,7 @@ def train_from_config(
     config: SpeedtronicConfig | Mapping[str, Any],
     *,
     max_steps: int | None = None,
+    start: StartOptions | None = None,
     **options: Any,
 ) -> TrainResult:
     """Train to `max_steps`, or `run.max_steps`, saving on the way.
@@ -143,6 +124,7 @@ def train_from_config(
         config: a configuration, or a mapping as `SpeedtronicConfig.from_dict` takes.
         max_steps: absolute target; leaves the schedule alone, unless it is beyond the horizon of a
             fresh run for which none is configured.
+        start: where the run starts; `max_steps` replaces its `target`.
         options: as `build_runtime` takes them, such as `resume=True`.
 
     Returns:
@@ -151,11 +133,13 @@ def train_from_config(
     Raises:
         SpeedtronicError: as `build_runtime` and `Trainer.fit`.
     """
+    start = start or StartOptions()
+    target = start.target if max_steps is None else max_steps
     with (
         TrainingSignals() as signals,
-        build_runtime(config, target=max_steps, **options) as runtime,
+        build_runtime(config, start=start, target=target, **options) as runtime,
     ):
-        target = runtime.config.run.max_steps if max_steps is None else max_steps
+        target = runtime.config.run.max_steps if target is None else target
         signals.attach(runtime.trainer)
         return runtime.train(target)
 
@@ -208,7 +192,7 @@ def _refuse_a_run_elsewhere(store: CheckpointStore, config: SpeedtronicConfig) -
     )
 
 
-def _refuse_a_run(store: CheckpointStore, start: Start) -> None:
+def _refuse_a_run(store: CheckpointStore, start: StartOptions) -> None:
     if not start.resume and store.has_checkpoints():
         raise RunExistsError(
             f"{store.root} holds the checkpoints of a run; give --resume to go on with it, or "

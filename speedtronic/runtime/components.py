@@ -23,7 +23,7 @@ from speedtronic.training.validation import Validation
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """What a run trains and with what, at step 0.
 
     Attributes:
@@ -45,7 +45,7 @@ class Parts:
     environment: dict[str, Any]
 
 
-def build_parts(config: SpeedtronicConfig) -> Parts:
+def build_components(config: SpeedtronicConfig) -> Components:
     """Build them all; the global random generators are seeded first, for the initial weights.
 
     Raises:
@@ -57,7 +57,7 @@ def build_parts(config: SpeedtronicConfig) -> Parts:
     every_steps = config.validation.every_steps
     validation = every_steps and Validation(every_steps, validation_batches(config))
     state = _build_state(config, precision, loader)
-    return Parts(
+    return Components(
         precision=precision,
         loader=loader,
         state=state,

@@ -11,9 +11,9 @@ from speedtronic.checkpoint.writer import Saved
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import SpeedtronicError
 from speedtronic.run_directory import logging_path, record_place
-from speedtronic.runtime.components import Parts
+from speedtronic.runtime.components import Components
 from speedtronic.runtime.saver import Saver
-from speedtronic.runtime.start import Beginning
+from speedtronic.runtime.start import StartResult
 from speedtronic.storage.urls import local_path
 from speedtronic.training.metrics import Hook, JsonLines
 from speedtronic.training.trainer import Trainer, TrainResult
@@ -35,61 +35,61 @@ class Runtime:
     def __init__(
         self,
         config: SpeedtronicConfig,
-        parts: Parts,
+        components: Components,
         *,
         store: CheckpointStore | None,
         held: ExitStack,
-        beginning: Beginning,
+        started: StartResult,
         hooks: Sequence[Hook],
         on_step: Callable[[int], None] | None,
     ) -> None:
         self.config = config
-        self.state = parts.state
+        self.state = components.state
         self.store = store
-        self.notes = beginning.notes
+        self.notes = started.notes
         self._held = held
         self._hooks = list(hooks)
         self._started = False
         self._placed = False
         self._metrics = _open_metrics(config, self.state.step, held)
         self._on_step = on_step
-        self._resumed_from = beginning.pointer
-        self._record_place(beginning.pointer)
+        self._resumed_from = started.pointer
+        self._record_place(started.pointer)
         about = {
             "config": config.to_dict(redact_secrets=True),
-            "precision": {"mode": parts.precision.mode},
-            "data_fingerprint": parts.data_fingerprint,
-            "environment": parts.environment,
-            "history": beginning.history,
+            "precision": {"mode": components.precision.mode},
+            "data_fingerprint": components.data_fingerprint,
+            "environment": components.environment,
+            "history": started.history,
         }
         self._saver = None
         if store is not None and config.checkpoint.enabled:
             self._saver = Saver(
                 store,
                 about=about,
-                check_finite=parts.check_finite,
-                pointer=beginning.pointer,
+                check_finite=components.check_finite,
+                pointer=started.pointer,
                 metrics=self._metrics,
-                tell=self._tell_of_save,
+                emit=self._emit_save,
                 background=config.checkpoint.async_save,
             )
             held.callback(self._saver.close)
         self.trainer = Trainer(
             self.state,
-            precision=parts.precision,
+            precision=components.precision,
             accumulation=config.data.target_batch_size // config.data.micro_batch_size,
             grad_clip=config.optimizer.grad_clip,
             save=self._saver.save if self._saver else None,
             wait_for_saves=self._saver.wait if self._saver else None,
             save_every=config.checkpoint.every_steps,
             save_on_stop=config.checkpoint.save_on_stop,
-            validation=parts.validation,
+            validation=components.validation,
             compiled=config.compile,
             log_every=config.logging.every_steps,
             hooks=[*([self._metrics] if self._metrics else []), *self._hooks],
             on_step=self._after_step,
         )
-        if beginning.forked and self._saver:
+        if started.forked and self._saver:
             self._saver.save(self.state.state_dict())  # from here on it stands on its own
             self._saver.wait()
 
@@ -109,7 +109,7 @@ class Runtime:
             self._started = True
             run_id = self.pointer.run_id if self.pointer else None
             shown = self.config.to_dict(redact_secrets=True)
-            self._tell("run_started", {"step": self.state.step, "run_id": run_id, "config": shown})
+            self._emit("run_started", {"step": self.state.step, "run_id": run_id, "config": shown})
         before = len(self.saves)
         result = self.trainer.fit(target)
         saves = self.saves[before:]
@@ -140,7 +140,7 @@ class Runtime:
         try:
             failure = self._saver.close() if self._saver else None
             if self._started:
-                self._tell("run_ended", {"step": self.state.step})
+                self._emit("run_ended", {"step": self.state.step})
         finally:
             self._held.close()
         if failure is not None:
@@ -172,16 +172,16 @@ class Runtime:
             )
             self._placed = True
 
-    def _tell_of_save(self, event: str, payload: dict[str, Any]) -> None:
+    def _emit_save(self, event: str, fields: dict[str, Any]) -> None:
         self._record_place(self.pointer)
         if self._metrics:  # its lines are in the order of the steps at which they are written
-            line = {**payload, "saved_step": payload["step"], "step": self.state.step}
+            line = {**fields, "saved_step": fields["step"], "step": self.state.step}
             self._metrics.on_event(event, line)
-        self._tell(event, payload)
+        self._emit(event, fields)
 
-    def _tell(self, event: str, payload: dict[str, Any]) -> None:
+    def _emit(self, event: str, fields: dict[str, Any]) -> None:
         for hook in self._hooks:
-            hook.on_event(event, payload)
+            hook.on_event(event, fields)
 
 
 def _open_metrics(config: SpeedtronicConfig, step: int, held: ExitStack) -> JsonLines | None:

@@ -1,4 +1,4 @@
-"""The saves of one run: what is looked at, written and told, and in which order."""
+"""Checks, commits and announces each save of a run, in that order."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from speedtronic.liveness import report_idle, report_progress
 from speedtronic.training.finite_check import FiniteCheck
 from speedtronic.training.metrics import JsonLines
 
-Tell = Callable[[str, dict[str, Any]], None]
+Emit = Callable[[str, dict[str, Any]], None]
 
 
 class Saver:
@@ -19,17 +19,17 @@ class Saver:
     checkpoint is. A failure is raised by the next call of anything but `close`.
 
     Args:
-        store: where to.
+        store: gets the checkpoints.
         about: what every checkpoint carries besides the state.
-        check_finite: raises where the model of a state became NaN or infinite.
+        check_finite: raises if the model in a state holds a NaN or infinity that it should not.
         pointer: the newest checkpoint so far.
         metrics: the file of metrics, if there is one.
-        tell: called as (event, payload) in the caller's thread, some time after each commit.
+        emit: called as (event, fields) in the caller's thread, some time after each commit.
         background: whether training goes on while a save is written.
 
     Attributes:
         pointer: the newest checkpoint committed, or the one given.
-        saves: those told of, oldest first.
+        saves: those announced, oldest first.
     """
 
     def __init__(
@@ -40,32 +40,32 @@ class Saver:
         check_finite: FiniteCheck,
         pointer: Pointer | None,
         metrics: JsonLines | None,
-        tell: Tell,
+        emit: Emit,
         background: bool,
     ) -> None:
         self._store = store
         self._about = about
         self._check_finite = check_finite
         self._metrics = metrics
-        self._tell = tell
+        self._emit = emit
         self._writer = CheckpointWriter(self._commit, background=background)
         self.pointer = pointer
         self.saves: list[Saved] = []
 
     def save(self, state: dict[str, Any]) -> None:
-        """Take a state dict; it may change as soon as this returns."""
+        """Copy a state dict and save it; the dict may change as soon as this returns."""
         self._writer.save({**state, **self._about})
 
     def poll(self) -> None:
-        """Tell of the saves that were committed since the last call."""
-        self._tell_of(self._writer.finished())
+        """Announce the saves that were committed since the last call."""
+        self._announce(self._writer.finished())
 
     def wait(self) -> None:
-        """Return once everything taken is durable, and told of."""
-        self._tell_of(self._writer.wait())
+        """Wait until every state given to `save` is durable, and announce it."""
+        self._announce(self._writer.wait())
 
     def close(self) -> Exception | None:
-        """As `wait`; returns the failure that nobody has heard of yet, if there is one."""
+        """Wait as `wait` does; return a failure that no call has raised yet, if there is one."""
         try:
             self.wait()
         except Exception as error:
@@ -75,14 +75,14 @@ class Saver:
         return None
 
     def _commit(self, state: dict[str, Any]) -> tuple[Pointer, int]:
-        """In the writer's thread."""
+        """Check and store one state, in the writer's thread; return pointer and size in bytes."""
         report_progress("saving", computing=True)
         try:
-            return self._durable(state)
+            return self._check_and_store(state)
         finally:
             report_idle()
 
-    def _durable(self, state: dict[str, Any]) -> tuple[Pointer, int]:
+    def _check_and_store(self, state: dict[str, Any]) -> tuple[Pointer, int]:
         step, loss = state["step"], state["loss"]
         if on_purpose := self._check_finite(state["model"], step=step, loss=loss):
             state = {**state, "not_finite": on_purpose}
@@ -91,7 +91,7 @@ class Saver:
         pointer = self._store.save(state)
         return pointer, self._store.last_size_bytes
 
-    def _tell_of(self, finished: list[Saved]) -> None:
+    def _announce(self, finished: list[Saved]) -> None:
         for saved in finished:
             self.pointer = saved.pointer
             self.saves.append(saved)
@@ -100,4 +100,4 @@ class Saver:
                 "save_durable_s": round(saved.durable_s, 6),
                 "save_bytes": saved.size_bytes,
             }
-            self._tell("checkpoint_saved", {**saved.pointer.model_dump(), **figures})
+            self._emit("checkpoint_saved", {**saved.pointer.model_dump(), **figures})

@@ -1,7 +1,6 @@
-"""Where a run begins: at its newest checkpoint, another run's, given weights, or at step 0."""
+"""Puts a run at its first step: resumed, forked, with given weights, or fresh at step 0."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +14,11 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.config.drift import check_drift
 from speedtronic.errors import CheckpointError, ConfigError, CorruptError, UsageError
 from speedtronic.legacy import payload
-from speedtronic.legacy.migrate import take_up
+from speedtronic.legacy.migrate import migrate_run
 from speedtronic.redaction import scrub
 from speedtronic.run_directory import read_place
 from speedtronic.runtime.environment import environment_changes
+from speedtronic.runtime.start_options import StartOptions
 from speedtronic.storage.urls import local_path
 from speedtronic.training.state import TrainState
 from speedtronic.training.weights import load_weights, refuse_unfit
@@ -26,48 +26,13 @@ from speedtronic.training.weights import load_weights, refuse_unfit
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Start:
-    """What the caller wants of the beginning.
-
-    Attributes:
-        resume: go on from the newest good checkpoint if there is one.
-        init_from: a `.pt` of ours or a `.safetensors` file whose weights a fresh run takes.
-        fork_from: another run's directory of checkpoints and the step in it, which a fresh run
-            takes whole.
-        allow_changes: keys of the trajectory that may differ from the checkpoint's.
-        schedule_max_steps: moves the schedule's horizon.
-        target: step to which the caller will train; None means `run.max_steps`.
-        trust_legacy: with `resume`, take up a run of Speedtronic 2.0.
-        reject: with `resume`, a step to set aside first, and why.
-
-    Raises:
-        UsageError: two of them contradict each other.
-    """
-
-    resume: bool = False
-    init_from: str | None = None
-    fork_from: tuple[str, int] | None = None
-    allow_changes: Sequence[str] = ()
-    schedule_max_steps: int | None = None
-    target: int | None = None
-    trust_legacy: bool = False
-    reject: tuple[int, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.init_from is not None and self.fork_from is not None:
-            raise UsageError("--init-from and --fork-from both say where a run starts; give one")
-        if self.trust_legacy and not self.resume:
-            raise UsageError("--trust-legacy is for going on with a run; give --resume with it")
-
-
 @dataclass
-class Beginning:
-    """How a run began.
+class StartResult:
+    """Tells how a run was started.
 
     Attributes:
         pointer: to the checkpoint of this run that was restored; None for a fresh one.
-        forked: whether it is at another run's checkpoint, and has none of its own yet.
+        forked: whether the state is another run's; this run then has no checkpoint of its own yet.
         history: what was done to the run on purpose, oldest first; recorded in every manifest.
         notes: for people: what differs from before, and whether it matters.
     """
@@ -78,7 +43,7 @@ class Beginning:
     notes: list[str] = field(default_factory=list)
 
     def record(self, step: int, **facts: Any) -> None:
-        """Add an entry to the history."""
+        """Add an entry to `history`, with the time."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.history.append({"step": step, **facts, "at": now})
 
@@ -89,64 +54,64 @@ class Beginning:
         logger.warning("%s", text)
 
 
-def begin(
+def start_run(
     state: TrainState,
     store: CheckpointStore,
     config: SpeedtronicConfig,
-    start: Start,
+    options: StartOptions,
     *,
     data_fingerprint: str,
     environment: dict[str, Any],
-) -> Beginning:
-    """Put `state` where the run begins. The caller holds the lock of `store`.
+) -> StartResult:
+    """Load or initialize `state` as `options` say. The caller holds the lock of `store`.
 
     Raises:
         UsageError: the configuration or the data are not the run's, or a file is not there.
         CheckpointError: no good checkpoint, or one that does not fit.
     """
-    beginning = Beginning()
-    if start.resume and start.trust_legacy:
+    started = StartResult()
+    if options.resume and options.trust_legacy:
         about = {"data_fingerprint": data_fingerprint, "environment": environment}
-        for difference in take_up(state, store, config, about):
-            beginning.note(difference)
-    if start.resume and start.reject is not None:
-        store.reject(*start.reject)
-    checkpoint = store.select() if start.resume else None
+        for difference in migrate_run(state, store, config, about):
+            started.note(difference)
+    if options.resume and options.reject is not None:
+        store.reject(*options.reject)
+    checkpoint = store.select() if options.resume else None
     if checkpoint is not None:
-        beginning.pointer = checkpoint.manifest.pointer()
+        started.pointer = checkpoint.manifest.pointer()
         logger.info(
             "resuming run %s at step %d", checkpoint.manifest.run_id, checkpoint.manifest.step
         )
-    elif start.fork_from is not None:
-        directory, step = start.fork_from
+    elif options.fork_from is not None:
+        directory, step = options.fork_from
         checkpoint = CheckpointStore(open_storage(directory), keep_last=None).load_step(step)
-    elif start.init_from is not None:
-        load_weights(state.model, read_weights(start.init_from), exact=False)
-        beginning.record(0, init_from=Path(start.init_from).name)
-        logger.info("starting at step 0 with the weights of %s", start.init_from)
-    elif start.resume:
-        _tell_of_step_0(store, config, beginning)
+    elif options.init_from is not None:
+        load_weights(state.model, read_weights(options.init_from), exact=False)
+        started.record(0, init_from=Path(options.init_from).name)
+        logger.info("starting at step 0 with the weights of %s", options.init_from)
+    elif options.resume:
+        _note_missing_checkpoints(store, config, started)
     if checkpoint is not None:
-        _restore(state, checkpoint, config, start, data_fingerprint, beginning)
+        _restore(state, checkpoint, config, options, data_fingerprint, started)
         for change in environment_changes(checkpoint.state.get("environment", {}), environment):
-            beginning.note(f"environment: {change}; from here on the run may differ in some bits")
-        if beginning.pointer is None:
+            started.note(f"environment: {change}; from here on the run may differ in some bits")
+        if started.pointer is None:
             parent = checkpoint.manifest
-            beginning.forked = True
-            beginning.record(parent.step, forked_from=parent.run_id)
+            started.forked = True
+            started.record(parent.step, forked_from=parent.run_id)
             logger.info("forked from run %s at step %d", parent.run_id, parent.step)
-    _settle_horizon(state, config, start, checkpoint is not None, beginning)
-    return beginning
+    _settle_horizon(state, config, options, checkpoint is not None, started)
+    return started
 
 
-def _tell_of_step_0(
-    store: CheckpointStore, config: SpeedtronicConfig, beginning: Beginning
+def _note_missing_checkpoints(
+    store: CheckpointStore, config: SpeedtronicConfig, started: StartResult
 ) -> None:
     former = read_place(local_path(config.run.output_dir)).get("run_id")
     if former is None:
         logger.info("no checkpoint in %s yet: starting at step 0", store.root)
         return
-    beginning.note(
+    started.note(
         f"no checkpoint is in {store.root}, although run {former} has saved some, as run.json "
         "says: starting at step 0. If a disk is not mounted or a folder was moved, stop this, "
         "bring it back, and resume"
@@ -157,9 +122,9 @@ def _restore(
     state: TrainState,
     checkpoint: Checkpoint,
     config: SpeedtronicConfig,
-    start: Start,
+    options: StartOptions,
     data_fingerprint: str,
-    beginning: Beginning,
+    started: StartResult,
 ) -> None:
     saved = checkpoint.state
     replaced = saved.get("module_state", {}).get("replaced")
@@ -169,20 +134,18 @@ def _restore(
         saved["config"],
         config,
         fingerprints=(saved.get("data_fingerprint"), data_fingerprint),
-        allowed=start.allow_changes,
+        allowed=options.allow_changes,
     )
-    other_data = any(key.startswith(("data.", "run.seed")) for key in start.allow_changes)
+    other_data = any(key.startswith(("data.", "run.seed")) for key in options.allow_changes)
     state.load_state_dict(saved, other_data=other_data)
-    beginning.history = list(saved.get("history", []))
+    started.history = list(saved.get("history", []))
     for change in changes:
-        beginning.record(
-            state.step, changed=change.key, stored=change.stored, current=change.current
-        )
-        beginning.note(f"{change}: allowed, so the run is no longer the one that was begun")
+        started.record(state.step, changed=change.key, stored=change.stored, current=change.current)
+        started.note(f"{change}: allowed, so the run is no longer the one that was begun")
 
 
 def read_weights(file: str) -> dict[str, torch.Tensor]:
-    """The weights in a `.safetensors` file, or in a `.pt` of ours or of Speedtronic 2.0.
+    """Read the weights in a `.safetensors` file, or in a `.pt` of ours or of Speedtronic 2.0.
 
     Nothing is executed.
 
@@ -215,25 +178,25 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 def _settle_horizon(
     state: TrainState,
     config: SpeedtronicConfig,
-    start: Start,
+    options: StartOptions,
     restored: bool,
-    beginning: Beginning,
+    started: StartResult,
 ) -> None:
-    """The schedule ends where it ended when the run began, unless it is moved on purpose.
+    """Set the step at which the schedule ends: the stored one, unless it is moved on purpose.
 
-    A fresh run for which no end is configured ends it at its target at the earliest.
+    A fresh run without a configured end ends its schedule at its target at the earliest.
     """
     schedule, configured = state.schedule, config.scheduler.max_steps
-    target, moved_to = start.target or config.run.max_steps, start.schedule_max_steps
+    target, moved_to = options.target or config.run.max_steps, options.schedule_max_steps
     if moved_to is not None:
         if restored and schedule.max_steps != moved_to:
-            beginning.record(
+            started.record(
                 state.step,
                 changed="scheduler.max_steps",
                 stored=schedule.max_steps,
                 current=moved_to,
             )
-            beginning.note(
+            started.note(
                 f"the schedule's horizon moves from step {schedule.max_steps} to {moved_to}; the "
                 "run is no longer the one that was begun"
             )
@@ -258,7 +221,7 @@ def _settle_horizon(
     ):
         first = at_floor + 1
         steps = f"step {first} is" if first == target else f"steps {first} to {target} are"
-        beginning.note(
+        started.note(
             f"{steps} past the schedule's horizon, {schedule.max_steps}, and will be trained at "
             f"the floor of the learning rate, {schedule.floor:g}; --max-steps {target} moves it"
         )

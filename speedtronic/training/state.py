@@ -84,8 +84,8 @@ class TrainState:
         """Whether the validation loss is of the present step."""
         return self._validated_at == self.step
 
-    def begin(self) -> None:
-        """Put the random state in place; called just before the first step."""
+    def apply_pending_rng(self) -> None:
+        """Restore the loaded random state; called just before the first step."""
         if self._waiting_rng is not None:
             restore_rng(self._waiting_rng, self.device)
             self._waiting_rng = None

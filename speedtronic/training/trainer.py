@@ -146,7 +146,7 @@ class Trainer:
         logged = (started, state.tokens)
         loss: torch.Tensor | None = None
         if state.step < target:
-            state.begin()
+            state.apply_pending_rng()
             self._validate_if_due()  # a stop may have come before it
         while state.step < target and not self._stop.requested:
             lr = state.schedule.lr

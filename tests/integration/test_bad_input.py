@@ -11,7 +11,7 @@ import torch
 from speedtronic.cli import main
 from speedtronic.errors import RunExistsError
 from speedtronic.runtime import train_from_config
-from speedtronic.runtime.components import build_parts
+from speedtronic.runtime.components import build_components
 from tests.tiny import tiny_config, tiny_file, tree
 
 Capture = pytest.CaptureFixture[str]
@@ -255,8 +255,8 @@ def test_a_run_that_began_and_ended_while_another_was_built_is_not_mixed_with_it
     def build_slowly(config: Any) -> Any:
         monkeypatch.undo()
         train_from_config(config)
-        return build_parts(config)
+        return build_components(config)
 
-    monkeypatch.setattr("speedtronic.runtime.build.build_parts", build_slowly)
+    monkeypatch.setattr("speedtronic.runtime.build.build_components", build_slowly)
     with pytest.raises(RunExistsError):
         train_from_config(config)

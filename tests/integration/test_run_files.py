@@ -352,7 +352,7 @@ WHERE = {
     "metrics": "speedtronic.training.metrics.JsonLines.rewind",
     "run.json": "speedtronic.runtime.runtime.record_place",
     "trainer": "speedtronic.runtime.runtime.Trainer",
-    "beginning": "speedtronic.runtime.build.begin",
+    "beginning": "speedtronic.runtime.build.start_run",
     "folders": "speedtronic.runtime.build.make_folders",
 }
 

@@ -121,7 +121,7 @@ def test_what_2_0_never_trained_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     with build_runtime(old_run("tied", tmp_path), resume=True, trust_legacy=True) as runtime:
-        runtime.state.begin()
+        runtime.state.apply_pending_rng()
         drawn = random.random(), np.random.rand(), torch.rand(1).item()
     old = trusted("tied", 4)["rng"]
     random.setstate(old["python"])

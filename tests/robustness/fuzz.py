@@ -22,7 +22,7 @@ from safetensors.torch import save
 
 from speedtronic.errors import SpeedtronicError
 from speedtronic.legacy import payload
-from speedtronic.runtime.components import build_parts
+from speedtronic.runtime.components import build_components
 from speedtronic.runtime.start import read_weights
 from speedtronic.training.weights import load_weights
 from tests.crafted import zip_file
@@ -103,7 +103,7 @@ def reader(kind: str, folder: Path) -> Reader:
     """What the product does with such a file."""
     if kind == OLD:
         config = config_for("tied", folder / "run")
-        live = build_parts(config).state
+        live = build_components(config).state
 
         def take_up(data: bytes) -> None:
             live.load_state_dict(payload.convert(payload.read(data), live, config))

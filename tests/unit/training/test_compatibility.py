@@ -9,7 +9,7 @@ import torch
 
 from speedtronic.checkpoint.digest import state_digest
 from speedtronic.errors import RestoreError
-from speedtronic.runtime.components import build_parts
+from speedtronic.runtime.components import build_components
 from speedtronic.training.state import TrainState
 from tests.tiny import tiny_config
 
@@ -18,7 +18,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def live(tmp_path: Path, **changes: Any) -> TrainState:
     """A run that has made one update."""
-    state = build_parts(tiny_config(tmp_path, **changes)).state
+    state = build_components(tiny_config(tmp_path, **changes)).state
     for parameter in state.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     state.optimizer.step()
@@ -89,6 +89,6 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_fits_is_taken_up(tmp_path: Path, optimizer: str) -> None:
     saved = copied(live(tmp_path, **{"optimizer.name": optimizer}).state_dict())
-    state = build_parts(tiny_config(tmp_path, **{"optimizer.name": optimizer})).state
+    state = build_components(tiny_config(tmp_path, **{"optimizer.name": optimizer})).state
     state.load_state_dict(saved)
     assert state_digest(state.state_dict()) == state_digest(saved)

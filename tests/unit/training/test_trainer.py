@@ -359,10 +359,10 @@ def test_the_random_streams_are_restored_just_before_the_first_step() -> None:
     before = torch.get_rng_state()
     state.load_state_dict(recorder.saves[-1])
     assert torch.equal(torch.get_rng_state(), before)
-    state.begin()
+    state.apply_pending_rng()
     assert torch.equal(torch.get_rng_state(), recorder.saves[-1]["rng"]["torch"])
     torch.rand(5)
-    state.begin()  # once only
+    state.apply_pending_rng()  # once only
     assert not torch.equal(torch.get_rng_state(), recorder.saves[-1]["rng"]["torch"])
 
 
