@@ -1,4 +1,4 @@
-"""Sources of samples, the resumable order in which they come, and the loaders."""
+"""Load samples in a resumable order, from text, tokens, synthetic or the user's data."""
 
 from speedtronic.data.build import build_loader
 from speedtronic.data.loader import SampleLoader

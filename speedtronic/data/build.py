@@ -1,4 +1,4 @@
-"""From the configuration to a loader."""
+"""Build the run's data loader from the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build_loader(config: SpeedtronicConfig, *, pin_memory: bool) -> BatchLoader:
-    """The loader of the run, at position 0; no file is mapped and no worker started yet.
+    """Build the run's loader, at position 0; no file is mapped and no worker started yet.
 
     Args:
         config: the `data` section, and `model.vocab_size`.
@@ -49,7 +49,7 @@ def build_loader(config: SpeedtronicConfig, *, pin_memory: bool) -> BatchLoader:
 
 
 def build_source(config: SpeedtronicConfig) -> SampleSource:
-    """The text that `data.text_path` names or, without one, synthetic samples.
+    """Open the text that `data.text_path` names or, without one, make synthetic samples.
 
     Raises:
         ConfigError: the tokenizer does not import.
@@ -73,7 +73,7 @@ def build_text(
     key: str,
     num_tokens: int | None = None,
 ) -> TextSource | TokenSource:
-    """Text as bytes or, with `data.tokenizer`, as its tokens; `key` names it in messages."""
+    """Open text as bytes or, with `data.tokenizer`, as its tokens; `key` names it in messages."""
     files, block_size = find_files(text_path, key=key), config.data.block_size
     if config.data.tokenizer is None:
         return TextSource(files, block_size=block_size, num_tokens=num_tokens, key=key)
@@ -111,7 +111,7 @@ def _sample_loader(
 
 
 def _check_stream(config: SpeedtronicConfig, made: Any) -> None:
-    """Refuse what an iterable dataset or a loader of ready batches cannot be asked for."""
+    """Refuse settings that do not go with an iterable dataset or a loader of ready batches."""
     data, kind = config.data, type(made).__name__
     if data.num_workers:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Samples of one's own put together into a batch, by torch's rules, with clear errors."""
+"""Collate the user's samples into a batch by torch's rules, with clear errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ from speedtronic.errors import DataError
 
 
 def collate(samples: Sequence[Any]) -> Batch:
-    """What `torch.utils.data.default_collate` makes of `samples`.
+    """Collate `samples` as `torch.utils.data.default_collate` does.
 
     Except that a list of numbers under a key is refused: it is meant as a sequence, and torch would
     make one tensor of each place in it.
@@ -33,7 +33,7 @@ def collate(samples: Sequence[Any]) -> Batch:
 
 
 def first_tensor(batch: Batch) -> torch.Tensor | None:
-    """The first tensor with a dimension in a batch, whose first one is the number of samples."""
+    """Find the first tensor in a batch that has a dimension; the first one counts the samples."""
     for _, value in _leaves(batch, ""):
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             return value
@@ -50,7 +50,7 @@ def _refuse_lists(sample: Mapping[Any, Any]) -> None:
 
 
 def _difference(samples: Sequence[Any]) -> str | None:
-    """The first difference in keys or shapes between neighbours; None if there is none."""
+    """Describe the first difference in keys or shapes between neighbours; None without one."""
     shapes = [{path: _shape(value) for path, value in _leaves(sample, "")} for sample in samples]
     for one, other in pairwise(shapes):
         for path in (*one, *other):

@@ -1,4 +1,4 @@
-"""Fingerprints of data: what tells that a corpus changed, shrank or moved on."""
+"""Compute fingerprints of data, by which a resume notices that they changed or shrank."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ NUM_ITEMS = 8
 
 
 def fingerprint(**facts: Any) -> str:
-    """`xxh3_128:<hex>` of facts that JSON can hold, in one canonical form."""
+    """Return `xxh3_128:<hex>` of facts that JSON can hold, in one canonical form."""
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
 
 def describe_file(path: Path) -> list[str | int]:
-    """Name without folder, size in bytes, and xxh3-128 of the content.
+    """Describe a file by its name without folder, size in bytes, and xxh3-128 of the content.
 
     Of a file larger than `NUM_BLOCKS` blocks, those many are read: head, tail, and evenly between.
 
@@ -45,7 +45,7 @@ def describe_file(path: Path) -> list[str | int]:
 
 
 def spread(num_items: int) -> list[int]:
-    """Up to `NUM_ITEMS` evenly spaced indices, the first and the last among them."""
+    """Return up to `NUM_ITEMS` evenly spaced indices, the first and the last among them."""
     return sorted({int(i) for i in np.linspace(0, num_items - 1, NUM_ITEMS)})
 
 

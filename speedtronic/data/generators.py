@@ -1,4 +1,4 @@
-"""What is inside data of one's own: generators they keep, and parts that are told the epoch."""
+"""Find random generators that the user's data keep, and parts that have `set_epoch`."""
 
 import functools
 import random
@@ -15,24 +15,24 @@ PLAIN = (str, bytes, int, float, type(None), type, ModuleType, torch.Tensor, np.
 
 MAX_DEPTH = 6
 MAX_ITEMS = 100
-"""Of a container: a list of transforms has a few, a list of samples has millions."""
+"""Items looked at in a container: a list of transforms has a few, one of samples millions."""
 
 MAX_VISITS = 10_000
 
 MERSENNE_WORDS = 624
-"""In the state of Python's and NumPy's generators; torch's has more."""
+"""Length of the state of Python's and NumPy's generators; torch's is longer."""
 
 NESTED = ("dataset", "datasets", "sampler", "batch_sampler")
 """The attributes under which torch's and most other wrappers keep what they wrap."""
 
 
 def generators_in(value: Any) -> list[str]:
-    """The paths of the generators among the attributes of `value`, such as `Crops.rng`."""
+    """List the paths of the generators among the attributes of `value`, such as `Crops.rng`."""
     return list(_generators(value, type(value).__name__, MAX_DEPTH, set()))
 
 
 def holds_generator(state: Any) -> bool:
-    """Whether something in a state of the user's looks like that of a generator, or may be one."""
+    """Whether a user's state contains what looks like the state of a generator, or may be one."""
     if isinstance(state, Mapping):
         return "bit_generator" in state or any(holds_generator(item) for item in state.values())
     if isinstance(state, list | tuple):
@@ -82,7 +82,7 @@ def _is_set(cell: Any) -> bool:
 
 
 def listeners_in(value: Any) -> list[Any]:
-    """`value` and what it wraps, each once, as far as they have `set_epoch`."""
+    """Return those of `value` and the parts it wraps that have `set_epoch`, each once."""
     found: list[Any] = []
     waiting, seen = [value], set()
     while waiting:

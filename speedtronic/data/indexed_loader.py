@@ -41,7 +41,7 @@ TORCHDATA_SAMPLERS = ("RandomSampler", "BatchSampler", "StatefulDistributedSampl
 
 
 class IndexedBatches:
-    """The batches of a DataLoader over a map-style dataset, epoch after epoch.
+    """Iterates over the batches of a DataLoader over a map-style dataset, epoch after epoch.
 
     The order comes from the loader's own sampler, and its workers fetch and collate as they would.
     But each batch is drawn under a seed of its own, in whichever worker; so a place in an epoch is
@@ -89,14 +89,14 @@ class IndexedBatches:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Batches taken in this epoch and, if that is enough, the generators at its beginning."""
+        """Return the batches taken in this epoch and, if that suffices, generator states."""
         state: dict[str, Any] = {"batches": self._taken}
         if self._is_stock():
             state["generators"] = self._begun_with
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the epoch begin, when it is iterated, after the batches taken; `set_epoch` first.
+        """Make the next iteration skip the batches already taken; call `set_epoch` first.
 
         The state may also be one of torchdata's own, from before there was this class.
         """
@@ -119,7 +119,7 @@ class IndexedBatches:
         self._torch_loader = make_fetching_loader(self._loader, self._indices, self._seed)
 
     def _begin(self, epoch: int, skip: int) -> Iterator[Any]:
-        """The rest of an epoch's indices, numbered.
+        """Return an iterator over the rest of an epoch's indices, numbered.
 
         All draws are torch's own, in its order: it iterates a sampler twice where it starts
         workers, with the workers' seed in between.
@@ -180,7 +180,7 @@ def _starts_children(loader: DataLoader[Any]) -> bool:
 
 
 def _samplers_of(loader: Any) -> list[Any]:
-    """The samplers that make the order, from the outermost to the innermost."""
+    """Return the samplers that determine the order, from the outermost to the innermost."""
     found = [loader._index_sampler]
     while (inner := getattr(found[-1], "sampler", None)) is not None:
         found.append(inner)
@@ -194,6 +194,6 @@ def _num_batches(state: dict[str, Any]) -> int:
 
 
 def _of_torchdata(module: str, *names: str) -> tuple[Any, ...]:
-    """Classes of torchdata's; none unless somebody has imported it."""
+    """Return classes of torchdata by name; none if torchdata is not imported."""
     found = sys.modules.get(f"torchdata.stateful_dataloader.{module}")
     return tuple(getattr(found, name) for name in names if hasattr(found, name))

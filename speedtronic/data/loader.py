@@ -1,4 +1,4 @@
-"""Micro batches in the resumable order, without end."""
+"""Load micro batches in the resumable order, without end."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ from speedtronic.errors import DataError, RestoreError
 
 
 class SampleLoader:
-    """Endless micro batches; the position is what the trainer received, whatever was prefetched.
+    """Yields micro batches without end; the position counts what the trainer received only.
 
     Workers start at the first batch and live until `close` or a jump. Neither they nor an iterator
     draw from the global random streams of torch, NumPy or Python.
@@ -58,7 +58,7 @@ class SampleLoader:
         self._iterator: Any = None
 
     def next_batch(self) -> Batch:
-        """The next micro batch, of `micro_batch_size` samples; moves the position on.
+        """Return the next micro batch, of `micro_batch_size` samples; advances the position.
 
         Raises:
             DataError: the source could not give a sample; the position stays, safe to call again.
@@ -81,13 +81,13 @@ class SampleLoader:
         self._marked = self.position
 
     def back_to_mark(self) -> None:
-        """Give the batches since `mark` once more."""
+        """Rewind to the mark: the batches since then are returned again."""
         if self.position != self._marked:
             self.close()
             self.position = self._marked
 
     def state_dict(self) -> dict[str, int | bool]:
-        """The position and what makes the order, as plain numbers; `epoch` is for people."""
+        """Return position and order as plain numbers; `epoch` is for people."""
         return {
             "samples": self.position,
             "epoch": self.position // self._order.epoch_samples,
@@ -95,7 +95,7 @@ class SampleLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
-        """Go on at the saved position; a live iterator that stands exactly there is kept.
+        """Continue at the saved position; a live iterator that is exactly there is kept.
 
         Args:
             state: what `state_dict` returned.
@@ -119,7 +119,7 @@ class SampleLoader:
             self.position = state["samples"]
 
     def fingerprint(self) -> str:
-        """The source's."""
+        """Return the source's fingerprint."""
         return self._dataset.source.fingerprint()
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class SampleLoader:
         shut_down_workers(iterator)
 
     def _start(self) -> Any:
-        """A torch iterator over the batches from the current position on."""
+        """Make a torch iterator over the batches from the current position on."""
         size = self._micro_batch_size
         loader = DataLoader(
             self._dataset,
@@ -159,7 +159,7 @@ class SampleLoader:
 
 
 class _Positions(Dataset[Any]):
-    """The source, addressed by position instead of index; lives in the loader's workers."""
+    """Reads the source by position instead of index; lives in the loader's workers."""
 
     def __init__(self, source: SampleSource, order: SampleOrder) -> None:
         self.source = source

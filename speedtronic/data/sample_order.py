@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of the seed and the position, so a run resumes anywhere."""
+"""Compute the order of samples, a pure function of seed and position, so runs resume anywhere."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -28,13 +28,13 @@ def mix64(values: UInt64s) -> UInt64s:
 
 
 def keys_for(seed: int, numbers: Int64s) -> UInt64s:
-    """One uint64 key for each of `numbers` (int64 >= 0), unrelated between seeds and numbers."""
+    """Return a uint64 key for each of `numbers` (int64 >= 0), unrelated between seeds, numbers."""
     seeded = mix64(np.full(numbers.shape, (seed * GOLDEN + GOLDEN) & MASK64, dtype=np.uint64))
     return mix64(seeded + numbers.astype(np.uint64) * np.uint64(GOLDEN))
 
 
 def permute(offsets: Int64s, keys: UInt64s, size: int) -> Int64s:
-    """Send each offset in [0, size) to its place in the permutation that its key names.
+    """Map each offset in [0, size) to its place in the permutation that its key names.
 
     A Feistel network is one-to-one on a grid of at least `size` cells; a result outside [0, size)
     goes through it again until it lands inside, which keeps that so. The grid has at most
@@ -75,7 +75,7 @@ def _feistel(cells: UInt64s, keys: UInt64s, num_rows: int, num_columns: int) -> 
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """Which sample stands at which position; epochs follow one another without end.
+    """Maps positions to samples; epochs follow one another without end.
 
     A position counts the samples consumed before it, over all epochs. The order depends on the
     fields alone, never on a version of NumPy or torch.
@@ -110,13 +110,13 @@ class SampleOrder:
 
     @property
     def epoch_samples(self) -> int:
-        """Samples in one epoch: all of them, or those of whole steps with `drop_last`."""
+        """Number of samples in one epoch: all, or those of whole steps with `drop_last`."""
         if not self.drop_last:
             return self.num_samples
         return self.num_samples // self.target_batch_size * self.target_batch_size
 
     def locate(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """The epoch and the source's index at each position, int64 (N,) each.
+        """Return the epoch and the source's index at each position, int64 (N,) each.
 
         Args:
             positions: int64 (N,), each >= 0.

@@ -1,4 +1,4 @@
-"""Random draws inside data of one's own: a pure function of seed, epoch and index.
+"""Seed the random draws inside the user's data as a function of seed, epoch and index.
 
 Only the CPU's generators are touched: what a dataset draws on a GPU would be in the trainer's way.
 """
@@ -27,7 +27,7 @@ def seed_streams(seed: int, epoch: int, index: int) -> None:
 
 @contextmanager
 def streams_kept() -> Iterator[None]:
-    """Put the global streams back to where they stood, whatever the block draws or seeds."""
+    """Restore the global streams' states after the block, whatever it draws or seeds."""
     kept = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield
@@ -38,7 +38,7 @@ def streams_kept() -> Iterator[None]:
 
 
 def streams_mark() -> tuple[Any, ...]:
-    """Where the global streams stand: equal marks mean that nothing was drawn in between."""
+    """Return a mark of the global streams; equal marks mean nothing was drawn in between."""
     of_numpy = np.random.get_state(legacy=False)["state"]
     of_torch = torch.default_generator.get_state().numpy().tobytes()
     return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes(), of_torch

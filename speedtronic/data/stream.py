@@ -23,7 +23,7 @@ TELL_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class SavedSource:
-    """The object's own state, in portable form, and the position at which it was taken.
+    """Holds the object's own state, in portable form, and the position where it was taken.
 
     Attributes:
         draws_first: `StreamReader.draws_first` there.
@@ -35,7 +35,7 @@ class SavedSource:
 
 
 class StreamLoader:
-    """Endless micro batches from an object that is iterated, epoch after epoch.
+    """Yields micro batches without end from an object that is iterated, epoch after epoch.
 
     It resumes by the object's `state_dict` and `load_state_dict` if it has both. Lacking them, it
     takes a fresh object and skips: to the place in the epoch if there is `set_epoch`, else from the
@@ -66,7 +66,7 @@ class StreamLoader:
         self._reader: StreamReader | None = None
 
     def next_batch(self) -> Batch:
-        """The next micro batch; the global random streams are left alone.
+        """Return the next micro batch; the global random streams are left alone.
 
         Raises:
             DataError: the data ended before the first sample of an epoch, or do not make a batch;
@@ -93,17 +93,17 @@ class StreamLoader:
         return reader.read_item()
 
     def mark(self) -> None:
-        """Remember the place for `back_to_mark`."""
+        """Remember the position for `back_to_mark`."""
         self._marked = self._stream_position
 
     def back_to_mark(self) -> None:
-        """Give the batches since `mark` once more, from a new object."""
+        """Rewind to the mark: a new object gives the batches since then again."""
         if self._stream_position != self._marked:
             self.close()
             self._stream_position, self.position = self._marked, self._marked.samples
 
     def state_dict(self) -> dict[str, Any]:
-        """The place as plain numbers, and as `source` the object's own state if it has one.
+        """Return the position as plain numbers, and as `source` the object's state if it has one.
 
         `source_at` is where that state was taken, if not here: a resume goes on from there. So
         it is when the object was let go of in the middle of a batch.
@@ -138,7 +138,7 @@ class StreamLoader:
         return state
 
     def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
-        """Go on at the saved place; an object that stands exactly there is kept.
+        """Continue at the saved position; an object that is exactly there is kept.
 
         With `any_order`, the position of another kind of data is where this stream begins.
 
@@ -168,17 +168,17 @@ class StreamLoader:
         )
 
     def fingerprint(self) -> str:
-        """Of the type's name: nothing can be seen without taking it."""
+        """Return a fingerprint of the type's name; more cannot be seen without reading the data."""
         return fingerprint(kind="stream", type=self._type)
 
     def close(self) -> None:
-        """Let go of the object and end its workers; the next batch makes a new one."""
+        """Release the object and end its workers; the next batch makes a new one."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
     def _start(self) -> StreamReader:
-        """A reader that stands at the current place."""
+        """Return a reader at the current position, a new one if there is none."""
         if self._reader is None:
             source, self._fresh = self._fresh, None
             try:
@@ -189,7 +189,7 @@ class StreamLoader:
         return self._reader
 
     def _wind(self, source: Any) -> StreamReader:
-        """A reader of `source`, brought to the current place."""
+        """Make a reader of `source` and bring it to the current position."""
         goal = self._stream_position
         saved, state = self._saved.position, self._saved.source
         reader = StreamReader(source, self._micro_batch_size, self._seed, self._tell_of_search)
@@ -219,7 +219,7 @@ class StreamLoader:
         report_progress("finding the place in the order, steps", self._searched)
 
     def _skip(self, reader: StreamReader, goal: StreamPosition) -> None:
-        """Take what lies between the reader's place and `goal`, and say so."""
+        """Read and drop what lies between the reader's position and `goal`; log how much."""
         begun, started = reader.position.samples, time.monotonic()
         if total := goal.samples - begun:
             logger.warning(

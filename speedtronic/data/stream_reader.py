@@ -113,7 +113,7 @@ class StreamReader:
             return item
 
     def _next(self) -> Any:
-        """The next item; of the first two of an epoch, whether they were drawn is compared."""
+        """Return the next item; compare whether the first two of an epoch drew random numbers."""
         looks = self.position.index == 0 or self._num_taken == 1
         if self.resumes_by != "state" or self._is_indexed or not looks:
             return next(self._iterator)

@@ -1,4 +1,4 @@
-"""The opaque state of a user's object as what `torch.load(weights_only=True)` takes, and back."""
+"""Convert a user's opaque state to what `torch.load(weights_only=True)` accepts, and back."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ PLAIN = (type(None), bool, int, float, str)
 
 
 def to_portable(value: Any, path: str = "state_dict()") -> Any:
-    """`value` in numbers, strings, tensors, lists, tuples and dicts, all copied.
+    """Convert `value` to numbers, strings, tensors, lists, tuples and dicts, all copied.
 
     Bytes and what is NumPy's become dicts with `TAG` in them, and so does a dict with `TAG` or keys
     that are not plain.
@@ -51,7 +51,7 @@ def to_portable(value: Any, path: str = "state_dict()") -> Any:
 
 
 def from_portable(value: Any) -> Any:
-    """What `to_portable` was given, equal in every type and bit."""
+    """Convert back to what `to_portable` was given, equal in every type and bit."""
     if isinstance(value, list | tuple):
         return type(value)(from_portable(item) for item in value)
     if not isinstance(value, dict):

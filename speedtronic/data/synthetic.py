@@ -1,4 +1,4 @@
-"""Made-up samples that a model can learn, for runs without any data."""
+"""Generate samples that a model can learn, for runs without any data."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ MAX_STRIDE = 4
 
 
 class SyntheticSource:
-    """Arithmetic progressions modulo the vocabulary: each sample has its own start and stride.
+    """Generates arithmetic progressions modulo the vocabulary, with a start and stride a sample.
 
     With few strides a token leaves few choices for the next, so the loss falls within some steps.
     A sample depends on (seed, index) alone, never on a random stream.
@@ -57,5 +57,5 @@ class SyntheticSource:
         return stack([self[index] for index in indices])
 
     def fingerprint(self) -> str:
-        """Of the kind alone: the rest are keys of the configuration, compared one by one."""
+        """Return a fingerprint of the kind alone; configuration keys tell the rest."""
         return fingerprint(kind="synthetic")

@@ -1,4 +1,4 @@
-"""Text files as samples: bytes are tokens, read through memory maps, never loaded whole."""
+"""Read text files as samples: bytes are tokens, memory-mapped and never loaded whole."""
 
 import glob
 import mmap
@@ -20,7 +20,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def find_files(text_path: str | Sequence[str], *, key: str = "data.text_path") -> list[Path]:
-    """The files that a `text_path` names: absolute, sorted, each once.
+    """List the files that a `text_path` names: absolute, sorted, each once.
 
     Args:
         text_path: one entry or several. An entry is a file, whatever characters its name has, or
@@ -74,7 +74,7 @@ def _is_installed(file: Path, stdlib: str) -> bool:
 
 
 class TextSource:
-    """The bytes of some files, one after another, cut into samples of `block_size` tokens.
+    """Cuts the bytes of some files, one after another, into samples of `block_size` tokens.
 
     Sample i is made of the bytes [i T, i T + T + 1) of the whole; it may straddle files. At most
     `MAX_OPEN_MAPS` files are open at a time. Pickles without its open maps.
@@ -132,7 +132,7 @@ class TextSource:
         return stack([self[index] for index in indices])
 
     def fingerprint(self) -> str:
-        """Of names without folders, sizes and contents, in order."""
+        """Return a fingerprint of names without folders, sizes and contents, in order."""
         files = [describe_file(file) for file in self._files]
         return fingerprint(kind="text", files=files)
 
@@ -150,7 +150,7 @@ class TextSource:
         return b"".join(pieces)
 
     def _map(self, number: int) -> mmap.mmap:
-        """The open map of file `number`, whose bytes are all there at this moment."""
+        """Return the open map of file `number`, after checking that all its bytes are there."""
         view = self._maps.pop(number, None)
         if view is None:
             if len(self._maps) >= MAX_OPEN_MAPS:

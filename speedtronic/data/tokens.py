@@ -1,4 +1,4 @@
-"""Text files as tokens of the user's own tokenizer, encoded once and kept in memory."""
+"""Encode text files by the user's tokenizer, once, and keep the tokens in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Encode = Callable[[str], Any]
 
 
 def load_tokenizer(name: str) -> Encode:
-    """What turns text into ids: the `encode` of the object that `name` names, or itself.
+    """Import what encodes text as ids: the `encode` of the object `name`, or the object itself.
 
     Raises:
         ConfigError: it does not import, or can do neither.
@@ -41,7 +41,7 @@ def load_tokenizer(name: str) -> Encode:
 
 
 class TokenSource:
-    """The tokens of some files, one file after another, cut into samples of `block_size` tokens.
+    """Cuts the tokens of some files, one after another, into samples of `block_size` tokens.
 
     Sample i is made of the tokens [i T, i T + T + 1) of the whole; it may straddle files. All are
     in memory, 4 bytes a token (8 for a vocabulary above 2^32), shared with forked workers.
@@ -112,7 +112,7 @@ class TokenSource:
         return stack([self[index] for index in indices])
 
     def fingerprint(self) -> str:
-        """Of names without folders, sizes and contents, in order, of the cap, and of all tokens, so
+        """Return a fingerprint of file names, sizes, contents, the cap and all tokens, so
         that another tokenizer is noticed too."""
         return fingerprint(
             kind="tokens",
@@ -123,7 +123,7 @@ class TokenSource:
 
 
 def _read(path: Path, encoding_errors: str) -> str | None:
-    """The text of a file; None if it is not UTF-8 and to be left out."""
+    """Read the text of a file; None if it is not UTF-8 and is to be left out."""
     try:
         content = path.read_bytes()
     except OSError as error:

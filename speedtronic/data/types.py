@@ -1,4 +1,4 @@
-"""What samples, batches and loaders are to the rest of the package."""
+"""Define what samples, batches and loaders are."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,23 +15,23 @@ Ours are dicts; what a dataset of one's own gives is between it and its model.""
 
 
 class SampleSource(Protocol):
-    """A fixed number of samples by index; the same index and epoch always give the same sample."""
+    """Gives a fixed number of samples by index; index and epoch always give the same one."""
 
     def __len__(self) -> int:
         """Number of samples, the same for the whole run."""
 
     def batch(self, indices: Sequence[int], epochs: Sequence[int]) -> Batch:
-        """The samples at `indices`, each for its epoch, in that order; runs in loader workers.
+        """Return the samples at `indices`, each for its epoch, in order; runs in loader workers.
 
         Sources that draw nothing give the same in every epoch.
         """
 
     def fingerprint(self) -> str:
-        """`xxh3_128:<hex>`: changes when the samples change, and not when their files move."""
+        """Return `xxh3_128:<hex>`, which changes with the samples, not when their files move."""
 
 
 class BatchLoader(Protocol):
-    """Endless micro batches for the trainer, from any kind of data.
+    """Gives the trainer micro batches without end, from any kind of data.
 
     Attributes:
         position: samples handed to the trainer so far, over all epochs.
@@ -40,7 +40,7 @@ class BatchLoader(Protocol):
     position: int
 
     def next_batch(self) -> Batch:
-        """The next micro batch, on the CPU; moves the position on.
+        """Return the next micro batch, on the CPU; advances the position.
 
         Raises:
             DataError: the data cannot give it; the position stays, safe to call again.
@@ -50,14 +50,14 @@ class BatchLoader(Protocol):
         """Remember the position for `back_to_mark`; quick, called before every update."""
 
     def back_to_mark(self) -> None:
-        """Give the batches since `mark` once more; also after `next_batch` was interrupted."""
+        """Rewind to the mark, also after `next_batch` was interrupted."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, for a checkpoint: numbers, and `source` where the data have a state of
+        """Return the position for a checkpoint: numbers, and `source` where data have a state of
         their own, as what `torch.load(weights_only=True)` takes."""
 
     def load_state_dict(self, state: dict[str, Any], *, any_order: bool = False) -> None:
-        """Go on at a saved position.
+        """Continue at a saved position.
 
         Args:
             state: what `state_dict` returned.
@@ -69,7 +69,7 @@ class BatchLoader(Protocol):
         """
 
     def fingerprint(self) -> str:
-        """`SampleSource.fingerprint` of what is loaded."""
+        """Return the `SampleSource.fingerprint` of what is loaded."""
 
     def close(self) -> None:
         """End worker processes now; the next batch starts new ones."""
@@ -85,5 +85,5 @@ def as_sample(tokens: np.ndarray) -> Sample:
 
 
 def stack(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """Samples of equal shapes as one batch, each tensor int64 (B, T)."""
+    """Stack samples of equal shapes to one batch, each tensor int64 (B, T)."""
     return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}

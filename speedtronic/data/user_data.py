@@ -1,4 +1,4 @@
-"""Data of one's own: what a factory returned, and a map-style dataset as a source of samples."""
+"""Make the user's data by their factory, and read a map-style dataset as a source of samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Kind = Literal["map", "stream", "batches"]
 
 
 def make_own(key: str, section: DataConfig | ValidationConfig, seed: int) -> Any:
-    """What the factory `section.dataset` returns; what it draws depends on `seed` alone.
+    """Call the factory `section.dataset`; what it draws at random depends on `seed` alone.
 
     Raises:
         ConfigError: it does not import or raises.
@@ -63,7 +63,7 @@ def kind_of(key: str, made: Any) -> Kind:
 
 
 class MapSource:
-    """A map-style dataset of the user's: each item drawn under a seed of its own.
+    """Reads a map-style dataset of the user's, each item under a seed of its own.
 
     Python's, NumPy's and torch's global streams are seeded from (seed, epoch, index) before an item
     is fetched and put back after; so what is drawn for it depends neither on workers nor on what
@@ -107,7 +107,7 @@ class MapSource:
         return collate(self._items(indices, epochs))
 
     def fingerprint(self) -> str:
-        """Of the length, Hugging Face's own fingerprint if there is one, and a few items."""
+        """Return a fingerprint of the length, Hugging Face's own if any, and a few items."""
         indices = spread(len(self))
         own = getattr(self._dataset, "_fingerprint", None)
         return fingerprint(

@@ -1,4 +1,4 @@
-"""Held-out samples: the same batches each time, apart from the position and all randomness."""
+"""Read held-out samples: the same batches each time, whatever the position and random state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def validation_batches(config: SpeedtronicConfig) -> Callable[[], Iterator[Batch]]:
-    """A function that gives, anew at each call, the batches that the `validation` section names.
+    """Return a function that yields, at each call, the batches of the `validation` section.
 
     They are micro batches in the data's own order, as of epoch 0, at most `validation.max_batches`;
     the last one may have fewer samples. Text is read as for training: by `data.tokenizer` or as

@@ -1,4 +1,4 @@
-"""Watches the workers of a stateful loader over an iterable: is its state one to go on from?"""
+"""Decide whether a run can resume from the state of a loader with workers over an iterable."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class NotYetError(Exception):
 
 
 class WorkerGuard:
-    """Tells where the state of a torchdata loader with workers can be relied on.
+    """Decides where the state of a torchdata loader with workers can be relied on.
 
     After a load, a worker that has not given a batch yet reports a state from before the load, so
     the state is complete only when each has. And no state holds the random streams of workers: if
@@ -40,15 +40,15 @@ class WorkerGuard:
             loader.worker_init_fn = self._watch.start
 
     def loaded(self, state: dict[str, Any]) -> None:
-        """Note that the iterator to come goes on from `state`."""
+        """Record that the next iterator continues from `state`."""
         self._loaded_at = _snapshot_step(state)
 
     def began(self) -> None:
-        """Note that the iterator to come begins an epoch."""
+        """Record that the next iterator begins an epoch."""
         self._loaded_at = None
 
     def allows(self, state: dict[str, Any]) -> bool:
-        """Whether going on from `state` is exact; if not, it never will be.
+        """Whether resuming from `state` is exact; if not, it never will be.
 
         Raises:
             NotYetError: the state lacks what some workers have not reported.
@@ -76,7 +76,7 @@ def _snapshot_step(state: dict[str, Any]) -> Any:
 
 
 class _Watch:
-    """Wraps `collate_fn`: notes whether a worker's global streams moved while it fetched."""
+    """Wraps `collate_fn` and records whether a worker drew random numbers while it fetched."""
 
     def __init__(self, collate: Callable[[Any], Any], then: Callable[[int], None] | None) -> None:
         self._collate = collate
@@ -85,7 +85,7 @@ class _Watch:
         self._drawn = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def start(self, worker_id: int) -> None:
-        """Stands in for `worker_init_fn`."""
+        """Replaces `worker_init_fn`."""
         if self._then is not None:
             self._then(worker_id)
         self._mark = streams_mark()

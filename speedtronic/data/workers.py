@@ -1,4 +1,4 @@
-"""Loader worker processes: their life and their signals are the trainer's affair."""
+"""Make loader workers end with the trainer, and leave signals to it."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
 class WorkerInit:
-    """What a loader worker does first, before `then`, the user's own."""
+    """Initializes a loader worker, then calls `then`, the user's own `worker_init_fn`."""
 
     def __init__(self, training_pid: int, then: Callable[[int], None] | None = None) -> None:
         self._training_pid = training_pid
@@ -83,7 +83,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
 
 
 def adopt_workers(loader: DataLoader[Any]) -> None:
-    """Let the workers of a loader that is not ours live and end as ours do.
+    """Make the workers of a user's loader end with the trainer, as ours do.
 
     One that insists on a fork server is left alone: its workers are not children of this process.
     """
@@ -111,7 +111,7 @@ def _end(process: Any, iterator: Any) -> None:
 
 
 def _forget(iterator: Any) -> None:
-    """Let torch not take a worker that is killed for one that has failed."""
+    """Keep torch from reporting a worker that we killed as failed."""
     if getattr(iterator, "_worker_pids_set", False):
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False

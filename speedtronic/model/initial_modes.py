@@ -1,4 +1,4 @@
-"""A model as its factory left it: which modules train, and what has no shape yet."""
+"""Check what a model's factory returned: which modules train, and what has no shape yet."""
 
 import logging
 from typing import Any
@@ -36,7 +36,7 @@ def _train(module: nn.Module) -> None:
 
 
 def refuse_lazy(name: str, model: nn.Module) -> None:
-    """Refuse parameters and buffers whose shape only the first batch would tell.
+    """Refuse parameters and buffers whose shape is unknown before the first batch.
 
     Raises:
         ConfigError: names the first module that has one.

@@ -1,4 +1,4 @@
-"""Models by name, so that a configuration can choose one: ours, a registered one, or an import.
+"""Build a model by its name in the configuration: ours, a registered one, or an import.
 
 A model is any `nn.Module`. It is called with a batch: a dict becomes keyword arguments, a tuple or
 list positional ones, a tensor the one argument. It returns the loss as a scalar tensor, a dict with
@@ -28,7 +28,7 @@ _BUILDERS: dict[str, Builder] = {}
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
-    """Make the decorated class or function known as `name`; it is called with the section's keys.
+    """Register the decorated class or function as `name`; it is called with the section's keys.
 
     Raises:
         ValueError: `name` is taken; two models under one name would make a checkpoint ambiguous.

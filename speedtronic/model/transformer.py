@@ -1,4 +1,4 @@
-"""A decoder-only transformer: RMSNorm before each branch, RoPE, grouped-query attention, SwiGLU.
+"""Define a decoder-only transformer: pre-RMSNorm, RoPE, grouped-query attention, SwiGLU.
 
 Tensor names end in their shape:
     B  batch            H  query heads          V  vocabulary
@@ -21,7 +21,7 @@ IGNORE_INDEX = -100
 
 
 def rope_tables(num_positions: int, num_channels: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, each float32 of shape (T, P).
+    """Compute cosines and sines of the rotary embedding, each float32 of shape (T, P).
 
     Pair p turns by `base ** (-p / P)` radians a position. Source: Su et al. 2021, RoFormer, eq. 15.
     """
@@ -32,14 +32,14 @@ def rope_tables(num_positions: int, num_channels: int, base: float) -> tuple[Ten
 
 
 def rotate(x_BHTC: Tensor, cos_TP: Tensor, sin_TP: Tensor) -> Tensor:
-    """Turn channel p together with channel p + P; computed in float32, returned as it came."""
+    """Rotate channels p and p + P as a pair; computed in float32, returned in x's dtype."""
     a_BHTP, b_BHTP = x_BHTC.float().chunk(2, dim=-1)
     turned = (a_BHTP * cos_TP - b_BHTP * sin_TP, a_BHTP * sin_TP + b_BHTP * cos_TP)
     return torch.cat(turned, dim=-1).to(x_BHTC.dtype)
 
 
 def causal_and_kept(attention_mask_BT: Tensor) -> Tensor:
-    """The bool mask (B, 1, T, T) of which position sees which: earlier and kept, or itself.
+    """Compute the bool mask (B, 1, T, T) of which position sees which: earlier kept ones, itself.
 
     A position always sees itself, so that no row of padding is empty and turns into NaN.
     """
@@ -196,7 +196,7 @@ class ReferenceTransformer(nn.Module):
         self.gradient_checkpointing = enabled
 
     def _init_weights(self) -> None:
-        """Normal weights; what writes to the residual stream shrinks with the number of writers.
+        """Draw normal weights; those that write to the residual stream shrink with their number.
 
         Source: Radford et al. 2019, GPT-2, section 2.3 (two branches a block).
         """
@@ -212,7 +212,7 @@ class ReferenceTransformer(nn.Module):
         labels: Tensor | None = None,
         attention_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Logits of every position and, given labels, their mean cross entropy.
+        """Compute the logits of every position and, given labels, their mean cross entropy.
 
         Args:
             input_ids: int64 (B, T), T <= max_seq_len.

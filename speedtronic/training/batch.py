@@ -1,4 +1,4 @@
-"""A batch and a model of anyone's: how one is fed to the other, and what the loss is.
+"""Call any model with any batch, and take the loss from what it returns.
 
 A batch is a dict, a tuple or list, or a tensor. Labels are `batch["labels"]` or the second item; a
 label of -100 does not count.
@@ -18,7 +18,7 @@ IGNORED_LABEL = -100
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on `device`; from pinned memory the copy is not waited for."""
+    """Copy a batch's tensors to `device`; from pinned memory the copy is asynchronous."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -35,7 +35,7 @@ def has_labels(batch: Any) -> bool:
 
 
 def count_labels(batch: Any) -> int:
-    """Labels that count, 0 without integer labels; read on the CPU, before the batch moves."""
+    """Count the labels that are not ignored; 0 without integer ones. Call it on the CPU."""
     labels = _labels(batch)
     if labels is None or not has_labels(batch):
         return 0
@@ -93,7 +93,7 @@ def _call(model: Any, batch: Any) -> Any:
 
 
 def _ranges(batch: Any) -> str:
-    """The range of each tensor of whole numbers in the batch, as text."""
+    """Describe the range of each integer tensor in the batch."""
     items = (
         batch.items()
         if isinstance(batch, Mapping)
@@ -108,7 +108,7 @@ def _ranges(batch: Any) -> str:
 
 
 def _within_model(error: Exception) -> bool:
-    """Whether code of the model's raised it, and not the call of its forward."""
+    """Whether the model's code raised the error, and not the call of its forward."""
     trace = error.__traceback__ and error.__traceback__.tb_next
     while trace is not None:
         parts = Path(trace.tb_frame.f_code.co_filename).parts
@@ -119,7 +119,7 @@ def _within_model(error: Exception) -> bool:
 
 
 def _causal_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
-    """Cross entropy of logits (B, T, V) with labels (B, T), which are shifted already."""
+    """Compute the cross entropy of logits (B, T, V) with labels (B, T), already shifted."""
     if labels is None or logits.shape[:-1] != labels.shape:
         shape = None if labels is None else list(labels.shape)
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's modes and optimizer state are those of the objects at hand.
+"""Check that a checkpoint's modes and optimizer state fit the live objects.
 
 Looked at before any of these objects changes: torch's own loading finds some of it half way, some
 only at the next update, and some never.
@@ -21,7 +21,7 @@ MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
 
 
 def refuse_unfit_modes(model: nn.Module, modes: Mapping[str, bool]) -> None:
-    """Look whether the modes are those of the model's modules, each of them and no other.
+    """Check that the modes are those of the model's modules, each of them and no other.
 
     Raises:
         RestoreError: names the first that is not.
@@ -36,7 +36,7 @@ def refuse_unfit_modes(model: nn.Module, modes: Mapping[str, bool]) -> None:
 def refuse_unfit_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
 ) -> None:
-    """Look whether an optimizer's state is of these parameters, in these groups.
+    """Check that an optimizer's state is of these parameters, in these groups.
 
     Raises:
         RestoreError: names the parameter, or the groups.
@@ -62,7 +62,7 @@ def _refuse_other_groups(part: torch.optim.Optimizer, state: Mapping[str, Any]) 
 def _paired(
     part: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> Iterator[tuple[torch.Tensor, Mapping[str, Any]]]:
-    """Each parameter with what is stored of it, if anything is."""
+    """Yield each parameter with its stored state, if there is one."""
     for group, stored in zip(part.param_groups, state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], stored["params"], strict=True):
             if moments := state["state"].get(number):

@@ -1,4 +1,4 @@
-"""Looking for NaN and infinity before a state is kept."""
+"""Refuse NaN and infinity before a state is saved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ class FiniteCheck:
         self._on_purpose = {name for name, x in floats.items() if _holds(x, infinity=True)}
 
     def __call__(self, weights: Mapping[str, Any], *, step: int, loss: float | None) -> list[str]:
-        """Look whether every parameter and buffer in a state dict is finite.
+        """Check that every parameter and buffer in a state dict is finite.
 
         One sum a tensor; only where a sum is not finite, which finite numbers can bring about too,
         is the tensor looked at in full. On the CPU NumPy sums, in the calling thread alone: torch
@@ -67,7 +67,7 @@ class FiniteCheck:
 
 
 def _floats(weights: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The numbers that can be NaN, as real strided tensors; values of other kinds are left out."""
+    """Return the numbers that can be NaN as real strided tensors; other values are left out."""
     floats = {}
     for name, x in weights.items():
         if not isinstance(x, Tensor) or x.is_meta or x.is_nested or x.is_quantized:
@@ -103,7 +103,7 @@ def _sums(x: Tensor) -> bool:
 
 
 def _sums_elsewhere(tensors: list[Tensor]) -> bool:
-    """The same on other devices, waited for once."""
+    """Check tensors on other devices, with one synchronization."""
     device = tensors[0].device
     sums = torch.stack([x.sum(dtype=torch.float32).to(device) for x in tensors])
     return bool(torch.isfinite(sums).all())

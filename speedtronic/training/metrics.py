@@ -1,4 +1,4 @@
-"""Metrics as JSON lines, without duplicates or gaps however often the run was interrupted."""
+"""Write metrics as JSON lines, without duplicates or gaps however often a run is interrupted."""
 
 import itertools
 import json
@@ -30,13 +30,13 @@ _OURS = re.compile(rb'\{"event": "[^"\\]*", "step": (\d{1,18})[,}]')
 
 
 class Hook(Protocol):
-    """Told of what happens in training, as it happens, in the training thread."""
+    """Receives training events as they happen, in the training thread."""
 
     def on_event(self, event: str, payload: dict[str, Any]) -> None: ...
 
 
 class JsonLines:
-    """A file of events, one JSON object a line, in the order of their `step`.
+    """Writes events to a file, one JSON object a line, in the order of their `step`.
 
     Lines up to S are on disk before checkpoint S commits (`sync`), and restoring S drops later
     ones (`rewind`); so after any crash the file reads as that of an uninterrupted run. A number
@@ -67,7 +67,7 @@ class JsonLines:
             raise storage_error(f"cannot write {self._path}", error) from error
 
     def sync(self) -> None:
-        """Return once the lines so far would survive a power failure; for any thread."""
+        """Flush the lines so far to disk (fsync); may be called from any thread."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -95,7 +95,7 @@ class JsonLines:
                 os.write(self._descriptor, b"\n")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, -1
         with suppress(OSError):  # every line was written before
             os.close(descriptor)
@@ -110,7 +110,7 @@ class JsonLines:
 
 
 class _Survey:
-    """What a rewind to `step` has to do.
+    """Plan a rewind to `step`.
 
     Attributes:
         cut_at: where the first line to be dropped begins; None if there is none.
@@ -134,7 +134,7 @@ class _Survey:
 
 
 def refuse_foreign_lines(path: Path) -> None:
-    """Return unless there is a file at `path` whose first lines are none of ours.
+    """Refuse a file at `path` whose first lines are not ours.
 
     Raises:
         OutputDirError: it is somebody else's; nothing was changed.
@@ -155,7 +155,7 @@ def refuse_foreign_lines(path: Path) -> None:
 
 
 def read_events(path: Path, event: str) -> list[dict[str, Any]]:
-    """The recorded events of one kind, oldest first; none if there is no file.
+    """Read the recorded events of one kind, oldest first; none if there is no file.
 
     Lines that are not ours are passed over.
 
@@ -180,7 +180,7 @@ def _kept(file: BinaryIO, step: int) -> Iterator[bytes]:
 
 
 def _judged(file: BinaryIO, step: int) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether a rewind to `step` drops it."""
+    """Yield each line, and whether a rewind to `step` drops it."""
     for line, begins in _lines(file):
         if begins and line.endswith(b"\n"):
             found = _step(line)
@@ -190,7 +190,7 @@ def _judged(file: BinaryIO, step: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a file; too long a one in pieces, of which only the first is one that begins."""
+    """Yield the lines of a file; one too long in pieces, only the first marked as a beginning."""
     begins = True
     while line := file.readline(MAX_LINE_BYTES):
         yield line, begins
@@ -198,12 +198,12 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether it may be what a crash left of a line of ours: its beginning, or zeros."""
+    """Whether a text may be what a crash left of our line: its beginning, or zeros."""
     return line.startswith(_BEGINS) or _BEGINS.startswith(line.rstrip(b"\0"))
 
 
 def _step(line: bytes) -> int | None:
-    """The step of a line of ours; None for any other."""
+    """Return the step of our line; None for any other line."""
     if (match := _OURS.match(line)) and line.endswith(b"}\n"):
         return int(match.group(1))
     record = _record(line)

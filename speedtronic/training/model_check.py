@@ -1,4 +1,4 @@
-"""Refuses, before the first step, a model whose state no checkpoint could bring back."""
+"""Refuse, before the first step, a model whose state no checkpoint could restore."""
 
 import io
 from typing import Any

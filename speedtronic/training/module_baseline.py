@@ -1,4 +1,4 @@
-"""Keep what a model was when its factory returned, so that later changes can be told."""
+"""Record what a model was when its factory returned, so that later changes are found."""
 
 from collections.abc import Iterator
 from functools import cached_property

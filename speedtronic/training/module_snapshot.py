@@ -39,7 +39,7 @@ class ForwardSnapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put buffers and modes back."""
+        """Restore buffers and modes."""
         for module, training in self._modes:
             module.training = training
         for module, name, buffer, kept in self._buffers:  # torch's batch norm counts no version
@@ -54,7 +54,7 @@ def _buffers(model: nn.Module, *, persistent: bool) -> Iterator[tuple[nn.Module,
 
 
 def _rest(model: nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Everything else, in pairs that differ if it has changed; of None if that cannot be seen."""
+    """Yield everything else in pairs that differ if it changed; None if that cannot be seen."""
     for parameter in model.parameters():
         yield id(parameter), (parameter._version, parameter.requires_grad)
     for _, _, buffer in _buffers(model, persistent=False):

@@ -52,7 +52,7 @@ class ModuleState:
         self._room_bytes = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What differs from the start, in the kinds that a checkpoint can hold; may be empty.
+        """Return what differs from the baseline, encoded for a checkpoint; may be empty.
 
         An attribute that changed and cannot be held is named in a warning, once.
 
@@ -79,7 +79,7 @@ class ModuleState:
         return {key: value for key, value in found.items() if value}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Bring back what `state_dict` returned, into a model as its factory made it.
+        """Restore what `state_dict` returned into a model as its factory made it.
 
         The persistent buffers under `replaced` are not touched: they are loaded with the weights.
 
@@ -99,7 +99,7 @@ class ModuleState:
             ) from error
 
     def count_as_frozen(self, names: Iterable[str]) -> None:
-        """Let these parameters count as frozen from the start."""
+        """Count these parameters as frozen in the baseline."""
         self._baseline.flags.update(dict.fromkeys(names, False))
 
     def _refuse_other_parameters(self) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer, and the learning rate as a pure function of the step."""
+"""Build the optimizer: AdamW, or Muon with AdamW."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_optimizer(model: nn.Module, config: "SpeedtronicConfig") -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101), or Muon with AdamW.
+    """Build AdamW (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101), or Muon with AdamW.
 
     Matrices decay; vectors (norm gains, biases) do not. Frozen parameters are left out.
 
@@ -73,7 +73,7 @@ def _refuse_untrainable(model: nn.Module) -> None:
 
 
 def hidden_matrices(model: nn.Module) -> list[torch.Tensor]:
-    """The weights that Muon is made for (https://kellerjordan.github.io/posts/muon).
+    """Return the weights that Muon is made for (https://kellerjordan.github.io/posts/muon).
 
     Two-dimensional weights of linear layers, save for embeddings, what is tied to one, and layers
     with `head` or `embed` in their name, which read tokens or write logits.
@@ -121,7 +121,7 @@ def inherit(
 
 
 class OptimizerGroup(torch.optim.Optimizer):
-    """Several optimizers over disjoint parameters, used as one."""
+    """Combines several optimizers over disjoint parameters into one."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         # Not the base's own: the groups, and the state, are those of the parts.
@@ -141,7 +141,7 @@ class OptimizerGroup(torch.optim.Optimizer):
         return {"parts": [part.state_dict() for part in self.optimizers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError or KeyError, as torch's own, when the state is of other optimizers."""
+        """Load each part's state; raises ValueError or KeyError, as torch's, if they do not fit."""
         saved = state["parts"]
         if len(saved) != len(self.optimizers):
             raise ValueError(f"{len(saved)} optimizers are stored, {len(self.optimizers)} are here")

@@ -1,4 +1,4 @@
-"""Which device and which number format a run uses."""
+"""Choose the device and the number format of a run."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from speedtronic.errors import DeviceError
 
 @dataclass(frozen=True)
 class Precision:
-    """How the forward pass computes. `mode`: `fp32`, `bf16` or `fp16`."""
+    """Describes how the forward pass computes. `mode`: `fp32`, `bf16` or `fp16`."""
 
     mode: str
     device: torch.device
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of one forward pass."""
+        """Return the autocast context of one forward pass."""
         if self.mode == "fp32":
             return nullcontext()
         dtype = torch.bfloat16 if self.mode == "bf16" else torch.float16
@@ -28,7 +28,7 @@ class Precision:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called `name`; `auto` is cuda, mps or cpu, the first that is there.
+    """Return the device `name`; `auto` is the first available of cuda, mps and cpu.
 
     Raises:
         DeviceError: it is not on this machine.
@@ -47,7 +47,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(mode: str, device: torch.device) -> Precision:
-    """The precision for `mode`; `auto` is bf16 on a CUDA device that has it, else fp32."""
+    """Choose the precision for `mode`; `auto` is bf16 on a CUDA device that has it, else fp32."""
     if mode == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
         mode = "bf16" if has_bf16 else "fp32"

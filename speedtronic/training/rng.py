@@ -1,4 +1,4 @@
-"""The states of the random number generators as tensors and numbers, and back.
+"""Convert the states of the random generators to tensors and numbers, and back.
 
 Nothing here needs pickle, so a checkpoint loads with `weights_only=True`.
 """
@@ -24,7 +24,7 @@ def seed_all(seed: int) -> None:
 
 
 def capture_rng(device: torch.device) -> dict[str, Any]:
-    """The global generators' states: Python, NumPy, torch on the CPU, and on `device`.
+    """Capture the global generators' states: Python, NumPy, torch on the CPU and on `device`.
 
     Returns:
         `python` and `numpy`: words (int64 tensor), position and the cached Gaussian; `torch`: uint8
@@ -74,7 +74,7 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
 
 
 def rng_restorer(device: torch.device) -> Callable[[], None]:
-    """A function that puts the global generators back to where they are now.
+    """Return a function that restores the global generators to their present states.
 
     For this process only, and so quick (some 20 us) that every update can have one.
     """

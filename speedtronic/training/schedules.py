@@ -7,7 +7,7 @@ import torch
 
 
 class Schedule:
-    """Linear warm-up, then constant or cosine (https://arxiv.org/abs/1608.03983) to a floor.
+    """Sets a linear warm-up, then constant or cosine (https://arxiv.org/abs/1608.03983) rate.
 
     A pure function of the step, so a resumed run has the learning rate of the uninterrupted one.
 
@@ -64,12 +64,12 @@ class Schedule:
         return self._min_lr_ratio + (1.0 - self._min_lr_ratio) * cosine
 
     def step(self) -> None:
-        """One update was made."""
+        """Advance by one update and set its learning rate."""
         self.last_epoch += 1
         self._apply()
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, horizon and peaks; `last_epoch` is torch's own name for the step."""
+        """Return step, horizon and peaks; `last_epoch` is torch's own name for the step."""
         return {
             "last_epoch": self.last_epoch,
             "max_steps": self.max_steps,
@@ -77,13 +77,13 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up position and horizon; the optimizer's rates are set to what they give."""
+        """Load step and horizon, and set the optimizer's learning rates accordingly."""
         self.last_epoch = int(state["last_epoch"])
         self.max_steps = int(state["max_steps"])
         self._apply()
 
     def move_horizon(self, max_steps: int) -> None:
-        """Let the cosine end at another step from here on."""
+        """Make the cosine end at another step from now on."""
         self.max_steps = max_steps
         self._apply()
 

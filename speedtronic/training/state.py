@@ -1,4 +1,4 @@
-"""TrainState: everything that determines the rest of a run, and its form in a checkpoint."""
+"""Hold, save and load everything that determines the rest of a run: `TrainState`."""
 
 import math
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ FORMAT_VERSION = 1
 
 
 class Batches(Protocol):
-    """An endless source of micro batches that knows its position."""
+    """Gives micro batches without end and knows its position."""
 
     position: int
 
@@ -30,7 +30,7 @@ class Batches(Protocol):
 
 
 class TrainState:
-    """The live objects of a run and its counters.
+    """Holds the live objects of a run and its counters.
 
     Attributes:
         step: completed optimizer updates, absolute.
@@ -75,7 +75,7 @@ class TrainState:
         return self.batches.position
 
     def record_validation(self, val_loss: float | None) -> None:
-        """Take note of the validation loss at the present step; None if there is no finite one."""
+        """Record the validation loss of the present step; None if it is not finite."""
         self.val_loss = val_loss
         self._validated_at = self.step
 
@@ -96,12 +96,12 @@ class TrainState:
         self.batches.mark()
 
     def back_to_mark(self) -> None:
-        """Undo what was drawn and which batches were taken since `mark`."""
+        """Rewind the random state and the position in the data to the last `mark`."""
         self._restore_rng()
         self.batches.back_to_mark()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of training. Tensors are live, not copies.
+        """Return what a checkpoint holds of training. Tensors are live, not copies.
 
         Raises:
             UnsavableError: the model holds something that no checkpoint can.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a call of `Trainer.fit` ended.
+    """Says how a call of `Trainer.fit` ended.
 
     Attributes:
         steps: the absolute step reached, not the number of updates made by this call.
@@ -109,7 +109,7 @@ class Trainer:
         self._warned_of_untrained = False
 
     def request_stop(self) -> None:
-        """Let `fit` return after the update at hand. Safe in a signal handler.
+        """Make `fit` return after the present update. Safe in a signal handler.
 
         Called in the thread of `fit`, as a handler is, it interrupts a wait for data and a
         validation. An update of several micro batches is undone if it can be, else it ends.
@@ -118,7 +118,7 @@ class Trainer:
         self._waiting.interrupt()
 
     def request_save(self) -> None:
-        """Let `fit` save after the update at hand and go on. Safe in a signal handler.
+        """Make `fit` save after the present update and continue. Safe in a signal handler.
 
         Asked once more before it has, it interrupts as `request_stop` does, saves, and begins anew
         what it interrupted.
@@ -129,7 +129,7 @@ class Trainer:
 
     @property
     def save_requested(self) -> bool:
-        """Whether a save was asked for that is not made yet."""
+        """Whether a requested save has not been made yet."""
         return self._save_requested
 
     def fit(self, target: int) -> TrainResult:

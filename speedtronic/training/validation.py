@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Validation:
-    """What to evaluate and when.
+    """Says what to evaluate and when.
 
     Attributes:
         every_steps: updates from one validation to the next.

@@ -110,7 +110,7 @@ class ValueComparison:
 
 
 class _Identity:
-    """Equal to a wrapper of the same object only."""
+    """Compares equal to a wrapper of the same object only."""
 
     def __init__(self, value: Any) -> None:
         self.value = value  # a reference, so that its id is not used again
@@ -123,7 +123,7 @@ class _Identity:
 
 
 class _TensorBytes:
-    """Equal to a wrapper of a tensor of the same kind and bytes."""
+    """Compares equal to a wrapper of a tensor of the same kind and bytes."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -17,7 +17,7 @@ EXTRA = "_extra_state"  # torch's key for what get_extra_state returns
 
 
 def model_state(model: nn.Module) -> dict[str, Any]:
-    """The model's `state_dict`, with what is no tensor in a form that a checkpoint can hold.
+    """Return the model's `state_dict`, with other values than tensors encoded for a checkpoint.
 
     Raises:
         UnsavableError: names the module whose get_extra_state returns something else.
@@ -37,7 +37,7 @@ def _what(name: str) -> str:
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """Name in the `state_dict` -> its module and its name there; those that are None, too."""
+    """Map each name in the `state_dict` to its module and name there; also those that are None."""
     return {
         f"{prefix}.{key}".lstrip("."): (module, key)
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -47,7 +47,7 @@ def persistent_buffers(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
 
 
 def kind_of(value: Tensor | None) -> str:
-    """Type, shape and layout of a buffer, as text."""
+    """Describe type, shape and layout of a buffer."""
     if value is None:
         return "None"
     if value.is_nested:
@@ -104,7 +104,7 @@ def load_weights(
 def assign_buffer(
     model: nn.Module, name: str, value: Tensor | None, *, persistent: bool = True
 ) -> None:
-    """Put `value` in the place of a buffer, which need not be there yet."""
+    """Assign `value` to a buffer, which need not exist yet."""
     prefix, _, key = name.rpartition(".")
     module = model.get_submodule(prefix)
     live = module._buffers.get(key)
@@ -124,7 +124,7 @@ def refuse_unfit(
     replaced: Mapping[str, str] | None = None,
     exact: bool = True,
 ) -> None:
-    """ValueComparison whether the weights are those of the model, by name and shape.
+    """Check that the weights are those of the model, by name and shape.
 
     Raises:
         RestoreError: names the parameters that are missing, unknown or of another shape.
@@ -175,7 +175,7 @@ def _takes_copy(live: Tensor | None) -> bool:
 
 
 def _apart(model: nn.Module, weights: Mapping[str, Any]) -> set[str]:
-    """Buffers that share memory with another entry here and no longer did when they were saved."""
+    """Find buffers that share memory with another entry now, but did not when saved."""
     homes: dict[int, list[str]] = {}
     for name, value in model.state_dict().items():
         if (
