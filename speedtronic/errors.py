@@ -1,21 +1,21 @@
-"""Every exception of the package, so that an `except` can be chosen by reading one file.
+"""Defines every exception of the package, drawn here as a tree.
 
 SpeedtronicError
-├── UsageError (ValueError)         the caller can mend it; the command line exits with 2
-│   ├── ConfigError                   a key, a value or a file of the configuration
-│   ├── DataError                     text or data set that cannot be trained on
-│   ├── DeviceError                   a device that is not there
+├── UsageError (ValueError)         the caller can correct it; the command line exits with 2
+│   ├── ConfigError                   a wrong key, value or file of the configuration
+│   ├── DataError                     a text or dataset that cannot be trained on
+│   ├── DeviceError                   a device that this machine does not have
 │   ├── OutputDirError (OSError)      a directory that cannot be written
-│   ├── UnsavableError (TypeError)    what no checkpoint can hold
-│   ├── RunExistsError                a fresh run where a run already lives
-│   └── DriftError                    a configuration that is not the run's
+│   ├── UnsavableError (TypeError)    training state that no checkpoint can hold
+│   ├── RunExistsError                a fresh run where checkpoints already exist
+│   └── DriftError                    a configuration that differs from the run's
 ├── CheckpointError                 the command line exits with 1
-│   ├── CorruptError                  bytes are not what was saved
-│   ├── NoValidCheckpointError        files are there, none of them is good
-│   ├── LegacyStoreError              files of the older format
+│   ├── CorruptError                  the bytes are not those that were saved
+│   ├── NoValidCheckpointError        files exist, but none is a good checkpoint
+│   ├── LegacyStoreError              files of Speedtronic 2.0
 │   ├── UnsupportedFormatError        written by a newer version of this program
-│   ├── RestoreError                  good bytes that do not fit the live objects
-│   └── StorageError (OSError)        the disk said no
+│   ├── RestoreError                  a good checkpoint that does not fit the live objects
+│   └── StorageError (OSError)        the disk or object store failed
 │       └── StorageFullError            ... because it is full
 ├── RunLockedError                  another process trains in this directory
 ├── NonFiniteError (ArithmeticError)  NaN or infinity in the loss or a parameter
@@ -27,11 +27,11 @@ SpeedtronicError
 
 
 class SpeedtronicError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error that this package raises on purpose."""
 
 
 class UsageError(SpeedtronicError, ValueError):
-    """Something the caller can mend: nothing was written and nothing was lost."""
+    """A mistake that the caller can correct; nothing was written or lost."""
 
 
 class ConfigError(UsageError):
@@ -55,15 +55,15 @@ class UnsavableError(UsageError, TypeError):
 
 
 class RunExistsError(UsageError):
-    """A fresh run was asked for where checkpoints of a run already lie."""
+    """A fresh run was requested where checkpoints of a run already exist."""
 
 
 class DriftError(UsageError):
-    """A resumed run's configuration differs in what decides its numbers; names each key."""
+    """A resumed run's configuration would change its numbers; the message names each key."""
 
 
 class CheckpointError(SpeedtronicError):
-    """Something about stored checkpoints."""
+    """Base of all errors about stored checkpoints."""
 
 
 class CorruptError(CheckpointError):
@@ -79,23 +79,23 @@ class LegacyStoreError(CheckpointError):
 
 
 class UnsupportedFormatError(CheckpointError):
-    """A checkpoint that a newer version of this program wrote; it is whole, and left alone."""
+    """A newer version of this program wrote the checkpoint; it is intact and left alone."""
 
 
 class RestoreError(CheckpointError):
-    """A verified checkpoint does not fit the model, optimizer, data or machine at hand."""
+    """A verified checkpoint does not fit the present model, optimizer, data or machine."""
 
 
 class StorageError(CheckpointError, OSError):
-    """Storage refused an operation; what was committed before is still whole."""
+    """A storage operation failed; earlier checkpoints are intact."""
 
 
 class StorageFullError(StorageError):
-    """No space is left; what was committed before is still whole.
+    """No space is left; earlier checkpoints are intact.
 
     Attributes:
-        needed_bytes: what the operation needed; None where only the disk knows.
-        free_bytes: what was found.
+        needed_bytes: needed by the operation; None if unknown.
+        free_bytes: found free; None if unknown.
     """
 
     needed_bytes: int | None = None
@@ -118,7 +118,7 @@ class WorkerDied(WorkerError):
     """The worker process ended before it answered; the message names the signal or exit code.
 
     Attributes:
-        on_request: whether it was told to end, by SIGTERM, and did so in good order.
+        on_request: whether it ended in an orderly way because of SIGTERM.
     """
 
     def __init__(self, message: str, *, on_request: bool) -> None:
@@ -135,7 +135,7 @@ class WorkerFailed(WorkerError):
 
     Attributes:
         kind: name of the exception's class inside the worker.
-        retryable: whether another attempt may fare better; False when a person has to mend it.
+        retryable: whether another attempt may succeed; False if a person has to correct something.
     """
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:

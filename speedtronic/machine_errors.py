@@ -1,15 +1,15 @@
-"""Tells a machine in trouble, where another try may fare better, from what is wrong for good.
+"""Tells transient failures of the machine from permanent faults of a file or program.
 
-A file is damaged only where something about its bytes says so. Out of file handles, memory or
-threads says nothing of them, wherever it strikes: many libraries import modules in the middle of
-their work, which opens files, and an import may hide why it failed.
+A file counts as damaged only if its bytes are wrong. Running out of file handles, memory or threads
+proves nothing about a file, wherever it happens: many libraries import modules in the middle of
+their work, which opens files, and a failed import may hide its cause.
 """
 
 import errno
 import io
 from collections.abc import Iterator
 
-# The machine's trouble and not the path's.
+# Errors of the machine or the disk, not of a path.
 TRANSIENT_ERRNOS = frozenset({
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS,
     errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK,
@@ -20,13 +20,15 @@ _WORDS = (*OUT_OF_MEMORY, "can't start new thread", "Too many open files")
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether the same call may succeed later, with nothing mended by a person."""
+    """Whether the same call may succeed later without anybody repairing something."""
     return error.errno in TRANSIENT_ERRNOS
 
 
 def is_machine_failure(error: BaseException) -> bool:
-    """Whether an exception of code that only computes, or one that it came from, is no fault of
-    what the code was given."""
+    """Whether an exception, or one in its chain of causes, is a failure of the machine.
+
+    For exceptions of code that only computes on data in memory.
+    """
     return any(_is(found) for found in _chain(error))
 
 

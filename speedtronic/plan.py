@@ -1,26 +1,26 @@
-"""How a run is split into chunks. Pure: numbers in, chunks out."""
+"""Splits a run into chunks. Pure: numbers in, chunks out."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The steps between two hand-overs: from `start` (completed) to `target`, both absolute."""
+    """The steps that one task trains: from `start` (completed) to `target`, both absolute."""
 
     start: int
     target: int
 
     @property
     def name(self) -> str:
-        """`steps 100-200`."""
+        """Label of the chunk, such as `steps 100-200`."""
         return f"steps {self.start}-{self.target}"
 
 
 def plan_chunks(*, start: int, target: int, chunk_steps: int) -> list[Chunk]:
-    """The chunks from `start` to `target`; none if the target is reached.
+    """Return the chunks from `start` to `target`; none if the target is reached.
 
-    Boundaries are multiples of `chunk_steps`, itself a multiple of the interval of saving; only
-    the first chunk may begin elsewhere and only the last one may end elsewhere.
+    Boundaries are multiples of `chunk_steps`, itself a multiple of the saving interval. Only the
+    first chunk may begin, and only the last one may end, elsewhere.
     """
     chunks = []
     while start < target:
@@ -31,11 +31,11 @@ def plan_chunks(*, start: int, target: int, chunk_steps: int) -> list[Chunk]:
 
 
 def unsaved_steps(*, start: int, target: int, every_steps: int, save_on_stop: bool) -> range:
-    """The steps that a run to `target` trains and leaves on no disk, as first..last + 1."""
+    """Return the range of steps that a run to `target` trains but does not save."""
     last_saved = max(start, target // every_steps * every_steps)
     return range(target, target) if save_on_stop else range(last_saved + 1, target + 1)
 
 
 def first_saves(*, every_steps: int, save_on_stop: bool) -> range:
-    """The steps at which the very first save of a run that begins at step 0 can be."""
+    """Return the range of steps at which a run from step 0 may save for the first time."""
     return range(1 if save_on_stop else every_steps, every_steps + 1)

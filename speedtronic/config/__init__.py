@@ -1,4 +1,4 @@
-"""The configuration: its keys and rules, reading and overriding it, its schema, and its drift."""
+"""Reads, validates and overrides configurations, and compares them with those of checkpoints."""
 
 from speedtronic.config.config import SpeedtronicConfig
 

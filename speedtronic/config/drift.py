@@ -1,8 +1,8 @@
-"""What has changed between a run's checkpoint and the configuration that goes on with it.
+"""Compares the configuration in a checkpoint with the one that a run is resumed with.
 
-Keys that decide the numbers a run computes may not change unnoticed: a difference is refused unless
-its key is allowed by name, and then recorded. Paths, cadence, workers and the like may change
-freely. Shapes are not judged here but where the weights are loaded, by parameter.
+A difference in a key that changes the numbers a run computes is refused, unless that key is allowed
+by name; then the change is recorded. Paths, cadence, workers and the like may change freely. Shapes
+are compared elsewhere: by parameter, where the weights are loaded.
 """
 
 import difflib
@@ -22,8 +22,7 @@ from speedtronic.redaction import MARK, format_value, redact
 DATA_KEY = "data.fingerprint"
 MISSING = "nothing"
 
-# The schedule's horizon has a rule of its own, and where data come from says nothing of what they
-# are: their fingerprint does.
+# The schedule's horizon has a rule of its own. Data are compared by fingerprint, not by path.
 _NOT_JUDGED = {"scheduler.max_steps", "data.text_path", "data.synthetic"}
 _KEYS = [
     (section, key)
@@ -31,15 +30,15 @@ _KEYS = [
     for key in keys
     if f"{section}.{key}" not in _NOT_JUDGED
 ]
-# A difference in one of these is a difference in the shape of a parameter.
+# A change of one of these changes the shape of a parameter.
 _SHAPES = ("vocab_size", "n_layer", "n_kv_head", "d_model", "d_ff")
-# With a difference in one of these the optimizer's state is of other parameters.
+# With a change of one of these, the optimizer's state belongs to other parameters.
 _FIXED = {"optimizer.name", "model.name", "model.tie_weights", *(f"model.{key}" for key in _SHAPES)}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One key of the trajectory, as the checkpoint has it and as it is configured now."""
+    """A key that changes the numbers, with its value in the checkpoint and its value now."""
 
     key: str
     stored: Any
@@ -57,11 +56,11 @@ def check_drift(
     fingerprints: tuple[str | None, str],
     allowed: Collection[str],
 ) -> list[Change]:
-    """Compare the configuration in a checkpoint with the one at hand.
+    """Compare the configuration in a checkpoint with the one of this start.
 
     Args:
         stored: the checkpoint's configuration, secrets redacted.
-        config: the one to go on with.
+        config: the one to resume with.
         fingerprints: of the data, in the checkpoint (None if it has none) and now.
         allowed: keys that may differ, such as `optimizer.lr` or `data.fingerprint`.
 
@@ -93,16 +92,16 @@ def check_drift(
 
 
 def refuse_unallowable(allowed: Collection[str], config: SpeedtronicConfig) -> None:
-    """Look whether every key of `--allow-change` is one that can be allowed.
+    """Refuse keys of `--allow-change` that need no permission or cannot be changed.
 
     Raises:
-        ConfigError: a key is none of the trajectory, or cannot change in a run at all.
+        ConfigError: a key does not change the numbers, or cannot change in a run at all.
     """
     known = {f"{section}.{key}" for section, key in _KEYS}
     known |= {f"model.{key}" for key in config.to_dict()["model"]} | {DATA_KEY}
     known -= _FIXED
     for key in allowed:
-        # What keys a model of one's own had before is for the checkpoint to know.
+        # Only the checkpoint knows which keys a user's own model had before.
         own = key.startswith("model.") and not config.model.is_reference
         if key in _FIXED:
             raise ConfigError(
@@ -115,7 +114,7 @@ def refuse_unallowable(allowed: Collection[str], config: SpeedtronicConfig) -> N
 
 
 def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
-    # A key that came after the checkpoint was written is as its default.
+    # A key that is missing in the checkpoint was added later, and counts as unchanged.
     found = [
         Change(f"{section}.{key}", stored[section][key], current[section][key])
         for section, key in _KEYS
@@ -129,10 +128,7 @@ def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[Chan
 
 
 def _same(stored: Any, current: Any) -> bool:
-    """Whether two values are equal, as far as redaction and the reading of `1e-4` let it be seen.
-
-    What was blanked, in either of them, counts as the same; numbers were once stored as text.
-    """
+    """Whether two values are equal; blanked ones, and numbers stored as text, count as equal."""
     if MARK in (stored, current):
         return True
     if isinstance(stored, Mapping) and isinstance(current, Mapping):
@@ -142,7 +138,7 @@ def _same(stored: Any, current: Any) -> bool:
     if isinstance(stored, list) and isinstance(current, list):
         return len(stored) == len(current) and all(map(_same, stored, current))
     if isinstance(stored, str) and isinstance(current, int | float):
-        try:  # before, YAML's own rules held, by which such a number is text
+        try:  # earlier versions took a number such as 1e-4 for text
             return isinstance(parse_yaml(stored), int | float) and parse_yaml(stored) == current
         except (yaml.YAMLError, ValueError, RecursionError):
             return False

@@ -1,4 +1,4 @@
-"""What the sections of a configuration are made of: their base class, and the types of fields."""
+"""Defines the base class of configuration sections, and the types of their fields."""
 
 import math
 import os
@@ -12,15 +12,15 @@ from speedtronic.config.references import refuse_broken
 MAX_DEPTH = 60
 """Most levels of nesting in a configuration."""
 
-# The default of a field that follows another one. A section works it out when it is made, save
-# for the ones that follow another section: those are None until the section is in a whole config.
+# The default of a field that depends on another field. It is set when the section is created or, if
+# it depends on another section, when the whole configuration is created.
 DERIVED: Any = None
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def _to_float(value: object) -> object:
-    """A number may be given as text, as it may come from an environment variable."""
+    """Convert a number given as text, such as one from an environment variable."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -45,10 +45,10 @@ def _to_count(value: object) -> object:
 
 
 def plain_copy(value: Any, depth: int = 0) -> Any:
-    """Return a copy of a value that JSON, YAML and a checkpoint hold alike.
+    """Return a copy of a value that JSON, YAML and checkpoints can all hold.
 
     Raises:
-        ValueError: it is none, or holds one; says which, to follow `it `.
+        ValueError: they cannot hold it; the message completes a sentence that begins with "it".
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"must be nested at most {MAX_DEPTH} levels deep")
@@ -99,8 +99,8 @@ def _to_level(value: object) -> object:
 Count = Annotated[int, Field(ge=1), BeforeValidator(_to_count)]
 NonNegativeInt = Annotated[int, Field(ge=0), BeforeValidator(_to_count)]
 Arguments = Annotated[dict[str, Any], BeforeValidator(plain_copy)]
-"""A mapping that is for the user's own code; its keys and values are not ours to know."""
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every generator takes
+"""A mapping that is passed to the user's own code, with any keys."""
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the widest range that every random generator accepts
 Float = Annotated[float, BeforeValidator(_to_float)]
 Positive = Annotated[Float, Field(gt=0)]
 NonNegative = Annotated[Float, Field(ge=0)]
@@ -115,20 +115,20 @@ ObjectName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
 
 def set_derived(section: "Section", **derived: object) -> None:
-    """Set the fields still None, past `frozen` and without marking them as given by the user."""
+    """Set fields that are still None, despite `frozen` and without marking them as given."""
     for key, value in derived.items():
         if section.__dict__[key] is None:
             section.__dict__[key] = value
 
 
 def require_rules(*rules: tuple[bool, str]) -> None:
-    """Raise one ValueError with the message, one line each, of every rule that does not hold."""
+    """Raise one ValueError with a line for each rule that does not hold."""
     if broken := [message for holds, message in rules if not holds]:
         raise ValueError("\n".join(broken))
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, no silent conversions, no NaN or infinity."""
+    """Base of all sections: frozen, and strict about keys, types, NaN and infinity."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -142,7 +142,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
-        """Null for a whole section, or where null is the default, is the same as leaving it out."""
+        """Drop null for a whole section and for keys with a default of null, as if left out."""
         if not isinstance(given, Mapping):
             return given
         optional = {

@@ -1,4 +1,4 @@
-"""The configuration described for editors and for people, both out of its models.
+"""Generates the JSON schema and docs/configuration.md from the configuration classes.
 
 speedtronic schema                                      the JSON schema, draft 2020-12
 python -m speedtronic.config.json_schema > docs/configuration.md    the page
@@ -16,7 +16,7 @@ from speedtronic.config.overrides import FLAGS, SHORTCUTS
 Node = dict[str, Any]
 """A JSON schema or a part of one."""
 
-# Where a number may be given as text, pydantic leaves its bounds under its own names.
+# pydantic keeps its own names for the bounds of a number that may be given as text.
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 _SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -101,8 +101,7 @@ class _Generator(GenerateJsonSchema):
 def json_schema() -> Node:
     """Return the JSON schema, draft 2020-12, of a configuration file.
 
-    It accepts what `SpeedtronicConfig.load` accepts, and a little more: it knows nothing of rules
-    between keys.
+    It accepts what `SpeedtronicConfig.load` accepts, and more, since it has no rules between keys.
     """
     schema = _models()
     run = schema["$defs"]["RunConfig"]["properties"]
@@ -115,7 +114,7 @@ def json_schema() -> Node:
     level["enum"] += [name.lower() for name in level["enum"]]
     for node in _nodes(schema):
         if node.get("type") == "number":
-            # Some editors read `3e-4`, which has no point, as text.
+            # Some editors take `3e-4`, which has no decimal point, for text.
             node.update(type=["number", "string"], pattern=r"^[-+.0-9eE_]+$")
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
@@ -126,7 +125,7 @@ def json_schema() -> Node:
 
 
 def markdown_page() -> str:
-    """Return docs/configuration.md."""
+    """Return the content of docs/configuration.md."""
     schema = _models()
     parts = [_INTRODUCTION, "## Top level", *_top_level(schema)]
     for name, node in schema["properties"].items():
@@ -139,7 +138,7 @@ def markdown_page() -> str:
 
 
 def _models() -> Node:
-    """The models' schema, in the standard's words, and with null where it means the default."""
+    """Return pydantic's schema with standard names, and null allowed where it is the default."""
     schema = SpeedtronicConfig.model_json_schema(schema_generator=_Generator)
     for node in _nodes(schema):
         for ours, standard in _BOUNDS.items():
@@ -160,7 +159,7 @@ def _allow_null(node: Node) -> None:
 
 
 def _nodes(value: Any) -> Iterator[Node]:
-    """Every mapping within a schema, itself included."""
+    """Yield every mapping in a schema, including the schema itself."""
     if isinstance(value, dict):
         yield value
         for inner in list(value.values()):
@@ -197,7 +196,7 @@ def _default(node: Node) -> str:
 
 
 def _value(node: Node) -> str:
-    """Say in words what a key may hold."""
+    """Describe in words what values a key may have."""
     if "anyOf" in node:
         return " or ".join(_value(choice) for choice in node["anyOf"])
     if "enum" in node:

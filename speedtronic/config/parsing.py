@@ -1,4 +1,4 @@
-"""Reading a file, or `key=value`: it becomes plain values, or one line says why not."""
+"""Parses configuration files and `key=value` assignments to plain values."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from speedtronic.errors import ConfigError
 from speedtronic.redaction import format_value, redact
 
 MAX_BYTES = 2**20
-"""Largest file that is read as a configuration."""
+"""Size of the largest file that is read as a configuration."""
 
 
 def parse_file(source: str) -> object:
-    """Parse the YAML file, or by its suffix the JSON one, at a local path or file:// URL.
+    """Parse a YAML file, or a JSON file (suffix `.json`), at a local path or file:// URL.
 
     Raises:
-        ConfigError: one line with the file and, for bad syntax, the line and column.
+        ConfigError: one line that names the file and, for bad syntax, line and column.
     """
     return parse_text(_read(source), source)
 
 
 def parse_text(text: str, source: str) -> object:
-    """Parse what was read from `source`; raises as `parse_file`."""
+    """Parse the content of the file `source`; raises as `parse_file`."""
     try:
         if source.lower().endswith(".json"):
             parsed = json.loads(text)
@@ -38,7 +38,7 @@ def parse_text(text: str, source: str) -> object:
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
-    """Split the command line's `key=value`; the value is YAML, on one line."""
+    """Parse `key=value` of the command line, where the value is YAML on one line."""
     key, equals, value = (part.strip() for part in text.partition("="))
     example = "expected key=value, for example optimizer.lr=1e-3 or optimizer.betas=[0.9, 0.99]"
     if not key or not equals:
@@ -89,7 +89,7 @@ def _read(source: str) -> str:
 
 
 def _refuse_duplicates(text: str) -> None:
-    """Refuse a key that a JSON object, in `text` that parses, has twice."""
+    """Refuse valid JSON in which an object has the same key twice."""
     open_objects: list[set[str] | None] = []  # None for a list
     for found in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]', text):
         token, is_key = found.group(1) or found.group(), found.group(2)
@@ -105,7 +105,7 @@ def _refuse_duplicates(text: str) -> None:
 
 
 def _locate(error: Exception, text: str) -> str:
-    """Say in one line what is wrong and, where the parser knows it, in which place."""
+    """Describe a parser's error in one line, with line and column if known."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in a line for each problem."""
+"""Describes the problems of a configuration, in one line each."""
 
 import difflib
 import re
@@ -13,12 +13,12 @@ Location = tuple[int | str, ...]
 def explain_problem(
     problem: Mapping[str, Any], sections: Mapping[str, Sequence[str]], others: Sequence[str]
 ) -> list[str]:
-    """One line for one of pydantic's problems; as many as rules are broken for one of `require`.
+    """Return one line for an error of pydantic, or a line for each broken rule of a section.
 
     Args:
         problem: one of `ValidationError.errors()`.
         sections: the keys of each section.
-        others: what the top level allows besides.
+        others: further keys that the top level allows.
     """
     location, kind = problem["loc"], problem["type"]
     message = str(problem["msg"]).removeprefix("Value error, ")
@@ -36,7 +36,7 @@ def explain_problem(
 def unknown_key(
     location: Location, sections: Mapping[str, Sequence[str]], others: Sequence[str]
 ) -> str:
-    """The line for a key that is not there, with the one that may have been meant."""
+    """Return the line for an unknown key, with the known key that was probably meant."""
     key, name = _dotted(location), str(location[-1])
     known = sections[str(location[0])] if len(location) > 1 else [*sections, *others]
     elsewhere = [f"{section}.{name}" for section, keys in sections.items() if name in keys]

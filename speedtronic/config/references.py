@@ -1,6 +1,6 @@
-"""`${NAME}` in a configuration: the environment variable, put in where the value is used.
+"""Replaces `${NAME}` in a configuration by an environment variable, where the value is used.
 
-What is stored, logged and shown is the reference. `$${NAME}` stands for the text `${NAME}`.
+The reference itself is stored, logged and shown. `$${NAME}` stands for the text `${NAME}`.
 """
 
 import os
@@ -17,10 +17,10 @@ _BARE_IN_PATH = re.compile(r"(?<!\$)\$[A-Za-z_]\w*")
 
 
 def refuse_broken(text: str, *, is_path: bool = False) -> None:
-    """Look whether each `$` that means a variable is written `${NAME}`.
+    """Refuse references that are not written `${NAME}`, such as `$NAME` at the start of a path.
 
     Raises:
-        ValueError: one is not; says which, to follow `it `.
+        ValueError: there is one; the message completes a sentence that begins with "it".
     """
     if _BROKEN.search(text):
         raise ValueError("must name a variable as ${NAME}; $${ stands for the text ${")
@@ -30,11 +30,11 @@ def refuse_broken(text: str, *, is_path: bool = False) -> None:
 
 
 def substitute(value: Any, key: str) -> Any:
-    """Return a copy of plain values with environment variables in place of their references.
+    """Return a copy of `value` with each reference replaced by its environment variable.
 
     Args:
-        value: text, numbers, lists, mappings.
-        key: where it stands in the configuration, for messages.
+        value: text, a number, or lists and mappings of such.
+        key: of the value in the configuration, for messages.
 
     Raises:
         ConfigError: a variable is not set, or a value is one that redaction has blanked.
@@ -75,7 +75,7 @@ def _variable(name: str, key: str) -> str:
             f"{key}: the environment variable {name} is not set; set it, or write $${{{name}}} if "
             "the text itself is meant"
         )
-    # Paths and numbers stand in many messages; they are kept out only where a name says secret.
+    # Paths and numbers occur in many messages, so they are secrets only if a name says so.
     if (
         secrecy_level(name)
         or secrecy_level(key)

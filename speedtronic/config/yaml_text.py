@@ -1,8 +1,8 @@
-"""YAML as a configuration reads and writes it: one meaning a text, or a refusal with its place.
+"""Reads and writes YAML so that every text has one meaning, and refuses ambiguous text.
 
-YAML 1.1, which PyYAML reads, takes `1e-4` for text, `0100` for 64, `1:30` for 90 and `no` for
-false. Here a number is what Python takes for one, and what some reader takes for something else
-than another is refused: in quotes it is text.
+PyYAML follows YAML 1.1, in which `1e-4` is text, `0100` is 64, `1:30` is 90 and `no` is false. Here
+numbers are written as in Python, and text that YAML readers understand differently is refused with
+line and column. In quotes it is text.
 """
 
 import re
@@ -13,7 +13,7 @@ import yaml
 from speedtronic.config.fields import MAX_DEPTH
 
 MAX_NODES = 100_000
-"""Most values in a document once its aliases are written out; a few lines of them can mean 10^9."""
+"""Most values in a document with its aliases expanded; a few lines can expand to 10^9 values."""
 
 _DIGITS = r"[0-9](?:_?[0-9])*"
 _INT = r"[-+]?(?:0|[1-9](?:_?[0-9])*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)"
@@ -37,7 +37,7 @@ _SCALARS = {
     "null": "~|null|Null|NULL|",
     "bool": "true|True|TRUE|false|False|FALSE",
     "int": _INT,
-    "float": f"{_FLOAT}|{_INT}",  # whole numbers by an explicit tag only: int comes before
+    "float": f"{_FLOAT}|{_INT}",  # whole numbers only with an explicit tag: int is tried first
 }
 
 
@@ -45,25 +45,25 @@ def parse_yaml(text: str) -> Any:
     """Parse one YAML document.
 
     Raises:
-        yaml.YAMLError: bad syntax, or what has two meanings; most name line and column.
-        ValueError, RecursionError: what the parser does not catch itself.
+        yaml.YAMLError: bad syntax or ambiguous text; most errors name line and column.
+        ValueError, RecursionError: raised by PyYAML for some broken documents.
     """
     return yaml.load(text, _Loader)
 
 
 def write_yaml(values: Any) -> str:
-    """Return plain values as YAML that `parse_yaml` reads as the same."""
+    """Return plain values as YAML, which `parse_yaml` reads back equal."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def ambiguity(text: str) -> str | None:
-    """Why plain `text` is refused; None if it is not."""
+    """Return why `text` without quotes is ambiguous; None if it is not."""
     reasons = (reason for pattern, reason in _REFUSED.items() if re.fullmatch(pattern, text))
     return next(reasons, None)
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with our scalars; keys are text, given once, and aliases are few."""
+    """Loads YAML with our scalars; limits depth and aliases, and refuses keys given twice."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -89,7 +89,7 @@ class _Loader(yaml.SafeLoader):
         return self._sized(node, node.value)
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        # Not while constructing: by then the keys that `<<` brings in are in the node too.
+        # Here, since during construction the node also has the keys merged by `<<`.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, value in node.value:
@@ -108,14 +108,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper; quotes what `_Loader` would not read as the text that it is."""
+    """Writes YAML; quotes text that `_Loader` would not read back as text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _settle_key(key: Any, value: Any) -> None:
-    """Refuse a key that is no text; words with two meanings are text where they are keys."""
+    """Refuse keys that are no text; an ambiguous word, such as `no`, is text as a key."""
     if not isinstance(key, yaml.ScalarNode):
         raise _at(key.start_mark, "a key must be text")
     if key.tag == _AMBIGUOUS and not re.search("[0-9]", key.value):
@@ -132,7 +132,7 @@ def _at(mark: Any, problem: str) -> yaml.MarkedYAMLError:
 
 
 def _scalar(loader: _Loader, node: Any) -> Any:
-    """The value of a number or truth value, which an explicit tag may have asked for."""
+    """Return the value of a number or truth value; an explicit tag may not fit its text."""
     text, kind = loader.construct_scalar(node), node.tag.removeprefix(_TAG)
     if not re.fullmatch(_SCALARS[kind], text):
         raise _at(node.start_mark, f"{text!r} is no {kind}")
@@ -140,7 +140,7 @@ def _scalar(loader: _Loader, node: Any) -> Any:
         return text.lower() == "true"
     try:
         return int(text, 0) if kind == "int" else float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
-    except ValueError:  # more digits than Python converts
+    except ValueError:  # more digits than Python accepts
         raise _at(node.start_mark, f"a number of {len(text)} digits") from None
 
 
@@ -155,7 +155,7 @@ for _base in (_Loader, _Dumper):
     _base.yaml_implicit_resolvers = {
         None: [(tag, re.compile(f"(?:{pattern})\\Z")) for tag, pattern in _RESOLVERS.items()]
     }
-# No dates, bytes and sets, which neither JSON nor a checkpoint holds.
+# No dates, bytes and sets: neither JSON nor a checkpoint can hold them.
 _Loader.yaml_constructors = {
     tag: made
     for tag, made in yaml.SafeLoader.yaml_constructors.items()

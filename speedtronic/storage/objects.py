@@ -54,9 +54,8 @@ class ObjectStorage:
                 if error.__cause__ is not None:  # the server says that there is no such bucket
                     raise
                 return {}
-            found = sorted(
-                found, key=lambda entry: entry["type"] == "file"
-            )  # a file wins over a folder of its name
+            # Files last, so that a file wins over a folder of the same name.
+            found = sorted(found, key=lambda entry: entry["type"] == "file")
             paths = {entry["name"].rstrip("/"): entry["type"] for entry in found}
             return {
                 name.rpartition("/")[2]: FILE if kind == "file" else "a folder"

@@ -96,9 +96,9 @@ def _renaming_problem(root: Path) -> str:
         new.replace(old)
         found, left = old.read_bytes(), new.exists()
     except OSError as error:
-        return (
-            "" if is_transient(error) else error.strerror or str(error)
-        )  # a transient error proves nothing
+        if is_transient(error):  # proves nothing
+            return ""
+        return error.strerror or str(error)
     finally:
         for file in (old, new):
             with suppress(OSError):
