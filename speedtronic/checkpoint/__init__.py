@@ -1,8 +1,9 @@
 """Stores, verifies and selects checkpoints; knows nothing of training."""
 
-from speedtronic.checkpoint.candidates import survey
+from speedtronic.checkpoint.loading import Checkpoint
 from speedtronic.checkpoint.records import Manifest, Pointer
-from speedtronic.checkpoint.store import Checkpoint, CheckpointStore
+from speedtronic.checkpoint.store import CheckpointStore
+from speedtronic.checkpoint.survey import survey
 from speedtronic.storage.lease import Lease
 from speedtronic.storage.lock import RunLock, open_lock
 from speedtronic.storage.urls import open_storage

@@ -1,44 +1,59 @@
-"""What a checkpoint directory holds and what of it is good. Reads only."""
+"""List the checkpoints of a directory, and read and verify their files. Nothing is written."""
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO, TypeVar
 
 from speedtronic.checkpoint import codec, layout, reading
 from speedtronic.checkpoint.agreement import disagreements
 from speedtronic.checkpoint.contents import validate_facts
-from speedtronic.checkpoint.quarantine import Quarantined, quarantined
 from speedtronic.checkpoint.records import FileEntry, Manifest, Pointer
-from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
+from speedtronic.errors import (
+    CorruptError,
+    NoValidCheckpointError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from speedtronic.machine_errors import is_machine_failure
 from speedtronic.storage.base import FILE, Storage, read_record
 
 T = TypeVar("T")
 
 ATTEMPTS = 3
-# What a failed read says of the file, not of the machine.
+# Failed reads with these errors are the file's fault; any other is the machine's.
 DAMAGE = {errno.EIO, errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}
+
+IRREGULAR_REMEDY = (
+    "Put the files themselves in its place (`cp --dereference` copies what a link leads to), "
+    "or train into another directory"
+)
 
 
 @dataclass(frozen=True)
 class PointerFinding:
-    """`pointer` when `latest.json` is whole; else `problem`, which is empty when it is missing."""
+    """What `latest.json` says.
+
+    Attributes:
+        pointer: its content; None if it is missing or damaged.
+        problem: why it is damaged; empty if it is whole or missing.
+    """
 
     pointer: Pointer | None
     problem: str
 
     @property
     def present(self) -> bool:
+        """Whether the file exists, whole or damaged."""
         return self.pointer is not None or self.problem != ""
 
 
 def read_pointer(storage: Storage) -> PointerFinding:
-    """Read `latest.json`. Nothing it names is opened: it is a hint, the manifests are the truth.
+    """Read `latest.json`. The files it names are not opened: the manifests decide, not the pointer.
 
     Raises:
-        StorageError: it cannot be read here and now.
+        StorageError: the machine could not read it; that says nothing about its content.
     """
     if not storage.exists(layout.POINTER):
         return PointerFinding(None, "")
@@ -52,12 +67,12 @@ def read_pointer(storage: Storage) -> PointerFinding:
 
 
 class Candidate:
-    """The files of one step, looked at lazily: first the manifest, then the payload.
+    """Reads the manifest and the payload of one step, each only when it is asked for.
 
     Attributes:
         step: from the file names.
-        files: those of payload and manifest that are there, manifest first.
-        irregular: what has the name of one of them and is no regular file, by name and in words.
+        files: names of the manifest and payload that exist as regular files, manifest first.
+        irregular: entries with such a name that are no regular file, and what each is instead.
     """
 
     def __init__(self, storage: Storage, step: int, entries: Mapping[str, str]) -> None:
@@ -69,40 +84,83 @@ class Candidate:
 
     @property
     def committed(self) -> bool:
-        """Whether a manifest is there; a payload alone is a save that was cut short."""
+        """Whether a manifest exists; a payload without one is left of an interrupted save."""
         manifest = layout.manifest_name(self.step)
         return manifest in self.files or manifest in self.irregular
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest, whole and about this step.
+        """The manifest, read once and verified to be of this step.
 
         Raises:
-            CorruptError: it is not.
-            StorageError: it cannot be read here and now.
+            CorruptError: it is missing, damaged or of another step.
+            StorageError: the machine could not read it.
+            UnsupportedFormatError: a newer version wrote it.
         """
         name = layout.manifest_name(self.step)
-        self._refuse_irregular(name)
+        self._check_regular(name)
         data = patiently(lambda: read_record(self._storage, name))
         return Manifest.from_file(data, self.step)
 
+    @property
+    def readable_run_id(self) -> str | None:
+        """The run that the manifest names; None without a manifest that can be read."""
+        try:
+            return self.manifest.run_id if self.committed else None
+        except (CorruptError, StorageError, UnsupportedFormatError):
+            return None
+
+    def is_foreign_to(self, run_id: str | None) -> bool:
+        """Whether the manifest names another run than `run_id`.
+
+        False if `run_id` is None, or without an intact manifest.
+
+        Raises:
+            StorageError: the machine could not read the manifest.
+        """
+        if run_id is None or layout.manifest_name(self.step) not in self.files:
+            return False
+        try:
+            return self.manifest.run_id != run_id
+        except (CorruptError, UnsupportedFormatError):
+            return False
+
+    def refuse_irregular(self) -> None:
+        """Raise if an entry with the name of one of the files is not a regular file.
+
+        A resume must not step back past it: what a link leads to may be anybody's work.
+
+        Raises:
+            NoValidCheckpointError: names each such entry, says what it is and what to do.
+        """
+        if self.irregular:
+            raise NoValidCheckpointError(
+                f"{self.describe_irregular()}; nothing was changed. {IRREGULAR_REMEDY}"
+            )
+
+    def describe_irregular(self) -> str:
+        """Name each entry that is no regular file, with its path and what it is instead."""
+        root = self._storage.root
+        found = [f"{root}/{name} is {kind}" for name, kind in self.irregular.items()]
+        return f"{'; '.join(found)}, expected {FILE}"
+
     def check(self) -> None:
-        """Read the payload through.
+        """Verify the payload's bytes against the manifest, without decoding them.
 
         Raises:
             CorruptError: its bytes are not those that were saved; gives expected and found.
-            StorageError: it cannot be read here and now, which says nothing of its bytes.
+            StorageError: the machine could not read it; that says nothing about its bytes.
         """
         self._read(reading.verify_bytes)
 
     def _read(self, how: Callable[[BinaryIO, int, str], T]) -> T:
         entry = self.manifest.payload
-        self._refuse_irregular(entry.name)
+        self._check_regular(entry.name)
         if entry.name not in self.files:
             raise CorruptError(f"payload {entry.name} is missing")
         return patiently(lambda: self._read_once(entry, how))
 
-    def _refuse_irregular(self, name: str) -> None:
+    def _check_regular(self, name: str) -> None:
         if name in self.irregular:
             raise CorruptError(f"{name} is {self.irregular[name]}, expected {FILE}")
 
@@ -117,16 +175,16 @@ class Candidate:
                 raise
             except OSError as error:
                 raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-            except RuntimeError as error:  # no thread to be had
+            except RuntimeError as error:  # no thread could be started
                 if not is_machine_failure(error):
                     raise
                 raise StorageError(f"cannot load {path} here and now: {error}") from error
 
     def load(self) -> dict[str, Any]:
-        """The state in the payload, good in every respect that can be seen without a model.
+        """Load the state in the payload, with every check that needs no model.
 
         Raises:
-            CorruptError: as `load_unjudged`, or what it says of itself does not agree.
+            CorruptError: as `load_unjudged`, or its counters contradict each other or the manifest.
             StorageError, UnsupportedFormatError: as `load_unjudged`.
         """
         state = self.load_unjudged()
@@ -135,12 +193,12 @@ class Candidate:
         return state
 
     def load_unjudged(self) -> dict[str, Any]:
-        """The state in the payload, each fact of the right type and range.
+        """Load the state in the payload; contradictions between its values are not looked for.
 
         Raises:
             CorruptError: the payload is damaged, does not load safely, is of another step, or holds
-                a fact that is none.
-            StorageError: it cannot be read here and now, which says nothing of its bytes.
+                a value of the wrong type or range.
+            StorageError: the machine could not read it; that says nothing about its bytes.
             UnsupportedFormatError: a newer version wrote it.
         """
         state = self._read(codec.load_payload)
@@ -151,11 +209,14 @@ class Candidate:
 
 
 def patiently(read: Callable[[], T]) -> T:
-    """Read again where that may help, and tell damage from a machine in trouble: what the disk
-    cannot give back, or is no file, is damaged; out of file handles or of permission is not.
+    """Call `read`, up to three times, and tell damage from a machine in trouble.
+
+    A file that the disk cannot give back, or that is no file, is damaged. Lack of permission or of
+    file handles says nothing about the file.
 
     Raises:
-        CorruptError, StorageError: accordingly.
+        CorruptError: the file is damaged.
+        StorageError: the machine could not read it.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -174,109 +235,13 @@ def _errno(error: StorageError) -> int | None:
 
 
 def candidates(storage: Storage, entries: Mapping[str, str] | None = None) -> Iterator[Candidate]:
-    """The steps that have files, newest first; `entries` are those of the storage, if known."""
+    """List the steps that have files, newest first.
+
+    Args:
+        entries: the storage's, as `Storage.entries` returns them, if they were read already.
+    """
     entries = storage.entries() if entries is None else entries
     for step in layout.steps_newest_first(entries):
         candidate = Candidate(storage, step, entries)
-        if candidate.files or candidate.irregular:  # not just a file with a name like theirs
+        if candidate.files or candidate.irregular:  # else the name only resembles theirs
             yield candidate
-
-
-def foreign_to(run_id: str | None, candidate: Candidate) -> bool:
-    """Whether a candidate surely belongs to another run than `run_id`; False without a readable
-    manifest that says so."""
-    if run_id is None or layout.manifest_name(candidate.step) not in candidate.files:
-        return False
-    try:
-        return candidate.manifest.run_id != run_id
-    except (CorruptError, UnsupportedFormatError):
-        return False
-
-
-@dataclass(frozen=True)
-class CheckpointFinding:
-    """One step in the words of `speedtronic inspect`.
-
-    `status`: `verified` (bytes checked against the manifest), `corrupt`, `foreign` (of another
-    run), `uncommitted` (a payload without manifest), `irregular` (a link, a folder, a pipe or the
-    like has the name of one of its files), `unverified` (such a payload in a store
-    without any manifest, one of a newer format, or one that cannot be read here and now).
-    """
-
-    step: int
-    file: str
-    status: str
-    reason: str
-    size_bytes: int | None = None
-    digest: str | None = None
-    state_digest: str | None = None
-    samples: int | None = None
-    tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Everything in a checkpoint directory, newest checkpoint first."""
-
-    pointer: Pointer | None
-    pointer_problem: str
-    selected: int | None
-    run_id: str | None
-    checkpoints: list[CheckpointFinding]
-    quarantine: list[Quarantined]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self) | {"pointer": self.pointer and self.pointer.model_dump()}
-
-
-def survey(storage: Storage) -> Survey:
-    """Read and verify every checkpoint of a directory; nothing is changed."""
-    found = read_pointer(storage)
-    steps = list(candidates(storage))
-    any_manifest = any(candidate.committed for candidate in steps)
-    run_id = found.pointer.run_id if found.pointer else None
-    findings = []
-    for candidate in steps:
-        finding = _finding(storage, candidate, run_id, any_manifest)
-        if finding.status == "verified" and run_id is None:
-            run_id = candidate.manifest.run_id
-        findings.append(finding)
-    # A resume refuses to step back past what is no regular file.
-    ends = next((f for f in findings if f.status in ("verified", "irregular")), None)
-    selected = ends.step if ends and ends.status == "verified" else None
-    problem = found.problem
-    if found.pointer and found.pointer.step != selected:
-        problem = f"stale: names step {found.pointer.step}"
-    return Survey(found.pointer, problem, selected, run_id, findings, quarantined(storage))
-
-
-def _finding(
-    storage: Storage, candidate: Candidate, run_id: str | None, any_manifest: bool
-) -> CheckpointFinding:
-    name = layout.payload_name(candidate.step)
-    size = storage.size(name) if name in candidate.files else None
-    basics: dict[str, Any] = {"step": candidate.step, "file": name, "size_bytes": size}
-    if not candidate.committed and not candidate.irregular:
-        status = "uncommitted" if any_manifest else "unverified"
-        return CheckpointFinding(**basics, status=status, reason="it has no manifest")
-    irregular = "; ".join(f"{file} is {kind}" for file, kind in candidate.irregular.items())
-    if irregular and not foreign_to(run_id, candidate):
-        return CheckpointFinding(**basics, status="irregular", reason=irregular)
-    try:
-        manifest = candidate.manifest
-        basics |= {
-            "digest": manifest.payload.digest,
-            "state_digest": manifest.state_digest,
-            "samples": manifest.samples,
-            "tokens": manifest.tokens,
-        }
-        if run_id is not None and manifest.run_id != run_id:
-            reason = f"of run {manifest.run_id}, not {run_id}"
-            return CheckpointFinding(**basics, status="foreign", reason=reason)
-        candidate.load()
-    except CorruptError as error:
-        return CheckpointFinding(**basics, status="corrupt", reason=str(error))
-    except (UnsupportedFormatError, StorageError) as error:
-        return CheckpointFinding(**basics, status="unverified", reason=str(error))
-    return CheckpointFinding(**basics, status="verified", reason="")

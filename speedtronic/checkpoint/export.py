@@ -9,7 +9,7 @@ from safetensors.torch import save
 
 from speedtronic.checkpoint import Checkpoint
 from speedtronic.errors import OutputDirError, StorageError, UsageError
-from speedtronic.storage.base import publish
+from speedtronic.storage.base import publish_bytes
 from speedtronic.storage.urls import open_storage
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def export_weights(checkpoint: Checkpoint, target: str) -> int:
     weights = _unshared(_supported(checkpoint.state["model"]))
     content = save(weights, metadata)
     try:
-        publish(open_storage(str(path.parent)), path.name, lambda file: file.write(content))
+        publish_bytes(open_storage(str(path.parent)), path.name, content)
     except StorageError as error:
         raise OutputDirError(f"--to {target}: {error}") from error
     return len(weights)

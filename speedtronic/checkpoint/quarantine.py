@@ -1,4 +1,4 @@
-"""Moving rejected files out of the way, each with its reason beside it. Nothing is ever deleted."""
+"""Move rejected files to `quarantine/`, each with its reason beside it. None is ever deleted."""
 
 import json
 from contextlib import suppress
@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 from speedtronic.checkpoint import layout, reading
 from speedtronic.checkpoint.records import Manifest, Pointer
 from speedtronic.errors import CheckpointError, CorruptError, StorageError
-from speedtronic.storage.base import Storage, publish, read_record
+from speedtronic.storage.base import Storage, publish_bytes, read_record
 
 REASON_SUFFIX = ".reason.json"
-MADE_WAY = "made way"  # in the reason of whole files that another state was to replace
+# In the reason of intact files that were moved because a save of their step replaces them.
+MADE_WAY = "made way"
 
 
 def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
@@ -34,7 +35,7 @@ def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
             "quarantined_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
-        publish(storage, f"{target}{REASON_SUFFIX}", lambda file, c=content: file.write(c))  # type: ignore[misc]
+        publish_bytes(storage, f"{target}{REASON_SUFFIX}", content)
         storage.sync_folder(layout.QUARANTINE)  # no power loss moves the file and not its reason
         storage.rename(name, target)
         storage.sync_folder(layout.QUARANTINE)
@@ -43,18 +44,18 @@ def quarantine(storage: Storage, names: list[str], reason: str) -> list[str]:
     return moved
 
 
-def put_back(storage: Storage, pointer: Pointer) -> None:
-    """Undo the moves of a save that was to replace what `pointer` names, and was cut short.
+def restore_displaced(storage: Storage, pointer: Pointer) -> None:
+    """Move back the checkpoint that `pointer` names, if an interrupted save had quarantined it.
 
-    Only whole files that made way are put back; what was damaged stays where it is. A crash leaves
-    the rest for the next call.
+    That save was to replace it with another state of the same step. Only intact files are moved
+    back; damaged ones stay in quarantine. After a crash the next call does the rest.
     """
     payload, manifest = layout.payload_name(pointer.step), layout.manifest_name(pointer.step)
     missing = {name for name in (payload, manifest) if not storage.exists(name)}
     if not missing:
         return
     found = {name: _made_way(storage, name, pointer) for name in (payload, manifest)}
-    # A payload that is there without its manifest may be the other state's.
+    # A payload that exists without its manifest may belong to the interrupted save.
     moves = {name: old for name, old in found.items() if old and (name in missing | {payload})}
     if not missing <= moves.keys():
         return
@@ -65,7 +66,10 @@ def put_back(storage: Storage, pointer: Pointer) -> None:
 
 
 def _made_way(storage: Storage, name: str, pointer: Pointer) -> str | None:
-    """The file in quarantine that is what `pointer` says of `name`; None without one."""
+    """Find the file in quarantine that is the payload or manifest `name` which `pointer` names.
+
+    None if none is, byte for byte.
+    """
     stem, _, suffix = name.partition(".")
     for found in storage.list(layout.QUARANTINE):
         if not found.startswith(f"{stem}.") or not found.endswith(f".{suffix}"):
@@ -84,7 +88,12 @@ def _made_way(storage: Storage, name: str, pointer: Pointer) -> str | None:
 
 
 def _check_payload(storage: Storage, path: str, pointer: Pointer) -> None:
-    """Raises CorruptError unless a file is the payload that `pointer` names."""
+    """Verify that a file is the payload that `pointer` names.
+
+    Raises:
+        CorruptError: it is not.
+        StorageError: the machine could not read it.
+    """
     size = storage.size(path)
     with storage.open(path) as file:
         try:
@@ -104,7 +113,7 @@ class Quarantined:
 
 
 def quarantined(storage: Storage) -> list[Quarantined]:
-    """What lies in quarantine with a reason beside it, by name; reads only."""
+    """List the files in quarantine that have a reason beside them, sorted by name; reads only."""
     folder = layout.QUARANTINE
     names = set(storage.list(folder))
     notes = sorted(f"{name}{REASON_SUFFIX}" for name in names if f"{name}{REASON_SUFFIX}" in names)

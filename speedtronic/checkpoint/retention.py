@@ -1,4 +1,4 @@
-"""Which steps to delete. Pure: a list in, a list out."""
+"""Decide which checkpoints to delete, delete them, and pin those that must stay."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -9,17 +9,17 @@ from speedtronic.checkpoint import layout, outline
 from speedtronic.checkpoint.candidates import Candidate, candidates
 from speedtronic.checkpoint.records import Manifest
 from speedtronic.errors import CheckpointError
-from speedtronic.storage.base import Storage, publish, read_record
+from speedtronic.storage.base import Storage, publish_bytes, read_record
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What a run keeps. All of it adds up.
+    """Which checkpoints a run keeps: all that any of the three rules names.
 
     Attributes:
-        keep_last: how many of the newest, >= 1; None keeps all.
-        keep_best: how many of those with the lowest validation loss; of equals the later.
-        keep_every: the milestones, those of a step that this divides.
+        keep_last: number of the newest to keep, >= 1; None keeps all.
+        keep_best: number of those with the lowest validation loss to keep; of equals the later.
+        keep_every: milestones: steps that this divides are kept.
     """
 
     keep_last: int | None = None
@@ -33,11 +33,11 @@ class Retention:
         val_losses: Mapping[int, float],
         protected: Collection[int],
     ) -> list[int]:
-        """The steps that are no longer kept, oldest first.
+        """List the steps that are no longer kept, oldest first.
 
         Args:
             steps: committed steps of this run only.
-            val_losses: of those that have one.
+            val_losses: validation loss by step, for the steps that have one.
             protected: never deleted, and not counted against `keep_last` when lower than those
                 kept.
         """
@@ -54,25 +54,25 @@ class Retention:
 
 
 def pin(storage: Storage, step: int, reason: str) -> None:
-    """Keep the checkpoint of `step` until `unpin`; the reason is for people. Durable on return."""
+    """Keep the checkpoint of `step` until `unpin`. The reason is for people. Durable on return."""
     record = {"reason": reason, "pinned_at": datetime.now(UTC).isoformat(timespec="seconds")}
     content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
-    publish(storage, layout.pin_name(step), lambda file: file.write(content))
+    publish_bytes(storage, layout.pin_name(step), content)
 
 
 def unpin(storage: Storage, step: int) -> None:
-    """Let retention decide again; a step that is not pinned is no error."""
+    """Let retention decide on `step` again; a step that is not pinned is no error."""
     storage.delete(layout.pin_name(step))
     storage.sync_folder()
 
 
 def pinned(storage: Storage) -> dict[int, str]:
-    """The pinned steps with the reason of each."""
+    """Return the pinned steps and the reason of each."""
     return {step: _reason(storage, step) for step in layout.pinned_steps(storage.entries())}
 
 
 def _reason(storage: Storage, step: int) -> str:
-    """A pin holds whatever its file says."""
+    """Read why a step is pinned; a damaged pin file still pins, for an unknown reason."""
     try:
         return str(json.loads(read_record(storage, layout.pin_name(step)))["reason"])
     except (CheckpointError, ValueError, LookupError, TypeError, RecursionError):
@@ -83,25 +83,26 @@ class Pruner:
     """Deletes checkpoints of one store.
 
     Args:
-        storage: where they are.
-        retention: what to keep.
+        storage: where the checkpoints are.
+        retention: which to keep.
     """
 
     def __init__(self, storage: Storage, retention: Retention) -> None:
         self._storage = storage
         self._retention = retention
-        self._manifests: dict[int, Manifest] = {}  # of those kept, so that each is read once
-        self._of_others: set[int] = set()  # strays, each looked into once
+        self._manifests: dict[int, Manifest] = {}  # of kept checkpoints; each is read once
+        self._of_others: set[int] = set()  # payloads without a manifest; each is read once
 
     def prune(self, run_id: str, protected: Collection[int]) -> None:
-        """Delete what is not kept. A crash at any moment leaves payloads without manifests, which
-        the next call deletes.
+        """Delete the checkpoints that are no longer kept.
+
+        A crash at any moment leaves payloads without manifests, which the next call deletes.
 
         Args:
-            run_id: whose checkpoints; those of others are neither counted nor deleted.
-            protected: steps that are kept whatever retention says; pinned ones always are.
+            run_id: checkpoints of other runs are neither counted nor deleted.
+            protected: steps that are kept besides the pinned ones.
         """
-        found = [c for c in candidates(self._storage) if not c.irregular]  # those are not ours
+        found = [c for c in candidates(self._storage) if not c.irregular]
         if self._retention.keep_last is not None:
             self._delete_beyond(found, run_id, protected)
         for candidate in found:
@@ -112,7 +113,7 @@ class Pruner:
         self, found: list[Candidate], run_id: str, protected: Collection[int]
     ) -> None:
         mine = self._of_run(found, run_id)
-        names = self._storage.entries()  # a pin holds whatever it is
+        names = self._storage.entries()  # an entry of any kind pins
         val_losses = {s: m.val_loss for s, m in mine.items() if m.val_loss is not None}
         kept = {*protected, *layout.pinned_steps(names)}
         deleted = self._retention.steps_to_delete(mine, val_losses=val_losses, protected=kept)
@@ -123,7 +124,7 @@ class Pruner:
         self._manifests = {step: mine[step] for step in mine if step not in deleted}
 
     def _of_run(self, found: list[Candidate], run_id: str) -> dict[int, Manifest]:
-        """The committed steps of this run."""
+        """Return the manifests of the committed checkpoints of this run, by step."""
         mine = {}
         for candidate in found:
             if not candidate.committed:
@@ -131,14 +132,16 @@ class Pruner:
             try:
                 manifest = self._manifests.get(candidate.step) or candidate.manifest
             except CheckpointError:
-                continue  # for select to judge, with its reason
+                continue  # a resume judges it, and says why
             if manifest.run_id == run_id:
                 mine[candidate.step] = manifest
         return mine
 
     def _delete_stray(self, stray: Candidate, run_id: str) -> None:
-        """A save or a deletion cut short leaves a whole payload, which says whose it is. It may be
-        large and is of no further use, so only that is read of it."""
+        """Delete a payload without a manifest if it is of this run.
+
+        An interrupted save or deletion left it. It may be large, so only its run id is read.
+        """
         if stray.step in self._of_others:
             return
         name = layout.payload_name(stray.step)

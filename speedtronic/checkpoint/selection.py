@@ -1,70 +1,50 @@
-"""When there is no good checkpoint: whether that is a fresh start, or something was lost."""
+"""Decide what follows when checkpoints are not good: refuse, quarantine, or start at step 0."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from speedtronic.checkpoint import layout, outline
 from speedtronic.checkpoint.candidates import Candidate, PointerFinding, candidates
 from speedtronic.checkpoint.quarantine import quarantine
 from speedtronic.checkpoint.records import Manifest
+from speedtronic.checkpoint.verdicts import Verdict, walk
 from speedtronic.errors import (
     CorruptError,
     LegacyStoreError,
     NoValidCheckpointError,
     StorageError,
 )
-from speedtronic.storage.base import FILE, Storage
+from speedtronic.storage.base import Storage
 from speedtronic.storage.names import is_temporary
 
+logger = logging.getLogger(__name__)
 
-def refuse_irregular(storage: Storage, candidate: Candidate) -> None:
-    """Return if each file of a step is a regular one; what a link leads to may be anybody's work.
-
-    Raises:
-        NoValidCheckpointError: names what is none, and says what it is.
-    """
-    if candidate.irregular:
-        raise NoValidCheckpointError(
-            f"{irregular(storage, candidate)}; nothing was changed. {MEND}"
-        )
-
-
-def irregular(storage: Storage, candidate: Candidate) -> str:
-    """What of a step's files is no regular file, in words."""
-    found = [f"{storage.root}/{name} is {kind}" for name, kind in candidate.irregular.items()]
-    return f"{'; '.join(found)}, expected {FILE}"
-
-
-MEND = (
-    "Put the files themselves in its place (`cp --dereference` copies what a link leads to), "
-    "or train into another directory"
-)
+CUT_SHORT = "no manifest: a first save that was cut short; the run began anew at step 0"
 
 
 def refuse_if_anything_was_lost(
     storage: Storage,
     found: PointerFinding,
-    rejected: list[tuple[Candidate, str]],
-    uncommitted: list[Candidate],
-    foreign: int,
+    rejected: Sequence[Verdict[Any]],
     first_saves: Collection[int],
 ) -> None:
-    """Return only where nothing was ever committed, so that a start at step 0 loses nothing.
+    """Raise unless nothing was ever committed here, so that a start at step 0 loses nothing.
 
     Args:
         found: what `latest.json` says.
-        rejected: candidates that do not verify, each with the reason.
-        uncommitted: payloads without a manifest.
-        foreign: number of checkpoints of other runs.
+        rejected: the verdicts of all candidates, none of them `verified`.
         first_saves: the steps at which a run's very first save can be; a payload alone at one of
-            them is what is left of a first save that was cut short.
+            them is left of an interrupted first save.
 
     Raises:
         NoValidCheckpointError: names each file with its reason.
         LegacyStoreError: payloads of the older format.
     """
-    if rejected:
-        lines = [f"  {c.step}: {', '.join(c.files)}: {reason}" for c, reason in rejected]
+    corrupt = [verdict for verdict in rejected if verdict.status == "corrupt"]
+    uncommitted = [v.candidate for v in rejected if v.status == "uncommitted"]
+    if corrupt:
+        lines = [f"  {v.step}: {', '.join(v.candidate.files)}: {v.reason}" for v in corrupt]
         raise NoValidCheckpointError(
             f"no checkpoint in {storage.root} is good; nothing was changed:\n"
             + "\n".join(lines)
@@ -80,7 +60,8 @@ def refuse_if_anything_was_lost(
             )
     if found.present:
         said = found.problem or f"names step {found.pointer and found.pointer.step}"
-        others = f" ({foreign} of another run)" if foreign else ""
+        num_foreign = sum(verdict.status == "foreign" for verdict in rejected)
+        others = f" ({num_foreign} of another run)" if num_foreign else ""
         raise NoValidCheckpointError(
             f"{storage.root}/{layout.POINTER} {said}, but no checkpoint of its run is "
             f"there{others}. Restore it from a copy, or train into another directory."
@@ -91,7 +72,13 @@ def refuse_if_anything_was_lost(
 def _refuse_without_manifests(
     storage: Storage, uncommitted: list[Candidate], first_saves: Collection[int]
 ) -> None:
-    """A first save cut short leaves one payload, and that is no history. More are somebody's."""
+    """Raise unless at most one payload is there, where an interrupted first save can have left it.
+
+    More payloads than that were somebody's checkpoints, whose manifests were lost.
+
+    Raises:
+        NoValidCheckpointError: names the payloads.
+    """
     steps = [candidate.step for candidate in uncommitted]
     if not steps or (len(steps) == 1 and steps[0] in first_saves):
         return
@@ -104,7 +91,13 @@ def _refuse_without_manifests(
 
 
 def _refuse_legacy(storage: Storage, candidate: Candidate) -> None:
-    """A first save cut short leaves one of our payloads alone, and that is no history."""
+    """Raise if a payload without a manifest is of the older format.
+
+    An interrupted first save leaves one of today's format.
+
+    Raises:
+        LegacyStoreError: names the payload.
+    """
     name = layout.payload_name(candidate.step)
     try:
         ours = "format_version" in outline.read_outline(storage, name)
@@ -117,32 +110,29 @@ def _refuse_legacy(storage: Storage, candidate: Candidate) -> None:
         )
 
 
-logger = logging.getLogger(__name__)
-
-CUT_SHORT = "no manifest: a first save that was cut short; the run began anew at step 0"
-
-
-def set_aside_damaged(
+def quarantine_rejected(
     storage: Storage,
-    rejected: list[tuple[Candidate, str]],
+    rejected: Sequence[Verdict[Any]],
     pointer: PointerFinding,
     selected: Manifest,
 ) -> None:
-    """Quarantine what was rejected on the way to the checkpoint that was selected.
+    """Quarantine the damaged checkpoints newer than the selected one, and a damaged pointer.
 
     Args:
-        rejected: with the reason of each.
-        pointer: goes too if it has a problem.
-        selected: for the message.
+        rejected: the verdicts of the newer candidates; only the `corrupt` ones are moved.
+        pointer: what `latest.json` says.
+        selected: for the log message.
     """
-    for candidate, reason in rejected:
-        moved = quarantine(storage, candidate.files, reason)
+    for verdict in rejected:
+        if verdict.status != "corrupt":
+            continue
+        moved = quarantine(storage, verdict.candidate.files, verdict.reason)
         logger.warning(
             "checkpoint of step %d is damaged: %s: %s; moved to %s; going on from step %d "
             "(verified)",
-            candidate.step,
-            f"{storage.root}/{layout.payload_name(candidate.step)}",
-            reason,
+            verdict.step,
+            f"{storage.root}/{layout.payload_name(verdict.step)}",
+            verdict.reason,
             ", ".join(moved),
             selected.step,
         )
@@ -151,37 +141,39 @@ def set_aside_damaged(
         logger.warning("%s/%s: %s; repaired", storage.root, layout.POINTER, pointer.problem)
 
 
-def set_aside_poison(storage: Storage, step: int, reason: str) -> None:
-    """Quarantine a checkpoint, good as it may be, if there is a good one of its run before it.
+def quarantine_poison(storage: Storage, step: int, reason: str) -> None:
+    """Quarantine a checkpoint, even an intact one, if an older one of its run is intact.
 
     Raises:
-        NoValidCheckpointError: there is none; nothing was moved.
+        NoValidCheckpointError: there is no such older one; nothing was moved.
+        StorageError, UnsupportedFormatError: an older one could not be judged; nothing was moved.
     """
     found = list(candidates(storage))
-    rejected = next((c for c in found if c.step == step and c.committed), None)
-    if rejected is None:
+    poison = next((c for c in found if c.step == step and c.committed), None)
+    if poison is None:
         return
-    if not any(c.step < step and _is_good(c, rejected.manifest.run_id) for c in found):
+    older = [candidate for candidate in found if candidate.step < step]
+    if not older or not _any_intact(older, poison.manifest.run_id):
         raise NoValidCheckpointError(
             f"{storage.root}/{layout.payload_name(step)} is to be set aside ({reason}), but there "
             "is no good checkpoint before it; nothing was moved"
         )
-    moved = quarantine(storage, rejected.files, reason)
+    moved = quarantine(storage, poison.files, reason)
     logger.warning("step %d: %s; moved to %s", step, reason, ", ".join(moved))
 
 
+def _any_intact(found: Sequence[Candidate], run_id: str) -> bool:
+    """Whether the bytes of one of these checkpoints are what was saved; none is loaded."""
+    for verdict in walk(found, run_id, Candidate.check):
+        if verdict.status == "unverified":
+            verdict.raise_if_blocking()
+        if verdict.status == "verified":
+            return True
+    return False
+
+
 def remove_temporaries(storage: Storage) -> None:
-    """Delete what writers that died have left."""
+    """Delete the temporary files of writers that died."""
     for name in storage.list():
         if is_temporary(name):
             storage.delete(name)
-
-
-def _is_good(candidate: Candidate, run_id: str) -> bool:
-    try:
-        if not candidate.committed or candidate.manifest.run_id != run_id:
-            return False
-        candidate.check()
-    except CorruptError:
-        return False
-    return True

@@ -111,10 +111,11 @@ def _rollback(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     from speedtronic.checkpoint.export import export_weights
-    from speedtronic.recovery.loading import load_newest
+    from speedtronic.checkpoint.loading import load_newest, load_step
     from speedtronic.run_directory import find_store
 
-    checkpoint = load_newest(find_store(args.directory), args.step)
+    store = find_store(args.directory)
+    checkpoint = load_newest(store) if args.step is None else load_step(store, args.step)
     num_tensors = export_weights(checkpoint, args.to)
     print(f"{args.to}: {num_tensors} tensors of step {checkpoint.manifest.step}")
     return 0
@@ -122,8 +123,7 @@ def _export(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from speedtronic.checkpoint.digest import state_digest
-    from speedtronic.recovery.compare import difference
-    from speedtronic.recovery.loading import load_state
+    from speedtronic.recovery.compare import difference, load_state
 
     (name_a, a), (name_b, b) = load_state(args.a), load_state(args.b)
     differing = difference(a, b)

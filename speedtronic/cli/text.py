@@ -1,4 +1,4 @@
-"""What `speedtronic inspect`, `verify` and `recover` print for a person."""
+"""Format what `speedtronic inspect`, `verify` and `recover` print for a person."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from speedtronic.checkpoint.candidates import Survey
+from speedtronic.checkpoint.survey import Survey
 from speedtronic.recovery.findings import RecoveryReport
 
 STYLES = {"ok": "green", "repaired": "cyan", "warning": "yellow", "failed": "bold red"}
 
 
 def report_as_text(report: RecoveryReport) -> str:
-    """A headline, a line a finding, and the commands to type."""
+    """Format a report: a headline, a line for each finding, and the commands to type."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for column in ("status", "check", "found"):
         table.add_column(column, no_wrap=column != "found", overflow="fold")
@@ -25,7 +25,7 @@ def report_as_text(report: RecoveryReport) -> str:
     console = Console()
     console.width = max(console.width, 100)
     with console.capture() as captured:
-        # What may be copied is not broken into lines.
+        # Commands and paths are not broken into lines, so that they can be copied.
         style = "bold" if report.healthy else "bold red"
         console.print(Text(report.headline(), style), soft_wrap=True)
         console.print(table)
@@ -35,7 +35,7 @@ def report_as_text(report: RecoveryReport) -> str:
 
 
 def survey_as_text(found: Survey) -> str:
-    """A table of the checkpoints, and what a resume would do."""
+    """Format a survey: a table of the checkpoints, and where a resume would start."""
     table = Table(box=None, pad_edge=False)
     for column in ("step", "status", "size", "samples", "state digest", "reason"):
         justify: Any = "right" if column in ("step", "size") else "left"
@@ -45,7 +45,7 @@ def survey_as_text(found: Survey) -> str:
         samples = "" if c.samples is None else str(c.samples)
         table.add_row(str(c.step), c.status, size, samples, c.state_digest or "", c.reason)
     console = Console()
-    # A terminal folds long lines by itself; a digest cut short would be of no use.
+    # A terminal folds long lines by itself; a truncated digest would be useless.
     console.width = max(console.width, 110)
     with console.capture() as captured:
         if found.checkpoints:

@@ -11,7 +11,7 @@ from speedtronic.checkpoint.candidates import candidates, patiently
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import CorruptError, NoValidCheckpointError
 from speedtronic.legacy import payload
-from speedtronic.storage.base import Storage, publish, read_bytes
+from speedtronic.storage.base import Storage, publish_bytes, read_bytes
 from speedtronic.training.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -92,8 +92,7 @@ def _set_aside(storage: Storage, keep: str) -> None:
         target = f"{layout.LEGACY}/{name}"
         if name in (keep, layout.POINTER):
             if name not in aside:
-                content = read_bytes(storage, name)
-                publish(storage, target, lambda file, c=content: file.write(c))  # type: ignore[misc]
+                publish_bytes(storage, target, read_bytes(storage, name))
         elif layout.step_of(name) is not None:
             storage.rename(name, target)
     storage.sync_folder(layout.LEGACY)

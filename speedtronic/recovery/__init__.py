@@ -1,4 +1,4 @@
-"""The recovery checklist and the drills, as plain functions: what is wrong, and what to do."""
+"""Check a run, repair it, and prove by drills that a resume would work; independent of Prefect."""
 
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.errors import UsageError
@@ -32,15 +32,15 @@ def run_checklist(
     config: SpeedtronicConfig | None = None,
     loader: LoadProcess | None = None,
 ) -> RecoveryReport:
-    """Make every check of a run, and a drill.
+    """Run every check of a run, and a drill.
 
     Args:
         run_dir: its output directory.
-        repair: move the pointer, quarantine what is damaged, remove what a dead writer left;
-            without it nothing is written, byte for byte.
+        repair: correct the pointer, quarantine damaged files, delete the temporaries of dead
+            writers; without it nothing is written.
         drill: `none`, `load`, `replay` or `resume`.
         config: instead of the run's own config.yaml.
-        loader: to load with; by default a process of this call.
+        loader: the process to load with; by default one that ends with this call.
 
     Raises:
         UsageError: there is no such directory or drill.

@@ -1,21 +1,21 @@
 """The recovery checklist: seven checks, each a function from an examination to findings.
 
-Without `repair` nothing is written. With it a check mends what it finds under the run's lock, which
-it takes without waiting: while the run is being trained nothing is written either.
+Without `repair` nothing is written. With it a check repairs what it finds while it holds the run's
+lock, which it takes without waiting: while the run is being trained nothing is written either.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from speedtronic.checkpoint import layout
+from speedtronic.checkpoint.candidates import IRREGULAR_REMEDY
 from speedtronic.checkpoint.quarantine import quarantine
 from speedtronic.checkpoint.retention import pin, pinned, unpin
-from speedtronic.checkpoint.selection import MEND
 from speedtronic.recovery.directory_check import directory
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
-from speedtronic.recovery.judging import Judged
-from speedtronic.storage.base import FILE, publish
+from speedtronic.recovery.judging import ContradictionError, Judgement
+from speedtronic.storage.base import FILE, publish_bytes
 
 NOTHING_GOOD = (
     "no checkpoint is good and nothing was moved: restore one from a copy, or train into another "
@@ -26,12 +26,12 @@ PIN_REASON = "recovery: kept until a checkpoint after step"
 
 @as_check("pointer")
 def pointer(examination: Examination) -> Iterator[Finding]:
-    """`latest.json` is whole, stays inside, and names the newest good checkpoint."""
-    look, selected = examination.look, examination.look.selected
-    path, said = examination.path(layout.POINTER), look.pointer.pointer
-    if look.is_empty or look.is_stuck or (selected is None and not examination.settled):
+    """Check that `latest.json` is whole and names the newest good checkpoint."""
+    snapshot, selected = examination.snapshot, examination.snapshot.selected
+    path, said = examination.path(layout.POINTER), snapshot.pointer.pointer
+    if snapshot.is_empty or snapshot.is_blocked or (selected is None and not examination.settled):
         return
-    found = look.pointer.problem or ("missing" if said is None else f"names step {said.step}")
+    found = snapshot.pointer.problem or ("missing" if said is None else f"names step {said.step}")
     if selected is None:
         expected = "names a good checkpoint"
         yield Finding("pointer", "failed", path, found, expected, NOTHING_GOOD)
@@ -46,79 +46,85 @@ def pointer(examination: Examination) -> Iterator[Finding]:
         if not allowed:
             yield Finding("pointer", "failed", path, found, expected, examination.remedy())
             return
-        if look.pointer.problem:
-            quarantine(examination.storage, [layout.POINTER], look.pointer.problem)
-        assert selected.pointer is not None
-        content = selected.pointer.to_bytes()
-        publish(examination.storage, layout.POINTER, lambda file: file.write(content))
+        if snapshot.pointer.problem:
+            quarantine(examination.storage, [layout.POINTER], snapshot.pointer.problem)
+        publish_bytes(examination.storage, layout.POINTER, selected.pointer.to_bytes())
     yield Finding("pointer", "repaired", path, found, f"{expected}: it does now")
 
 
 @as_check("payload")
 def payload(examination: Examination) -> Iterator[Finding]:
-    """The selected file loads, verified, in a process of its own; what stands before it."""
-    for found in examination.look.judged:
-        path = examination.path(layout.payload_name(found.step))
-        if found.verdict == "uncommitted" and not examination.look.lost:
-            if not examination.trained_by:
-                yield _uncommitted(examination, path)
-        elif found.verdict == "foreign":
-            expected = f"of run {examination.look.run_id}"
-            action = "nothing: it is never resumed, counted or deleted"
-            yield Finding("payload", "warning", path, found.reason, expected, action)
-        elif found.verdict == "damaged":
-            yield _rejected(examination, "payload", found, "the bytes that were saved")
-        elif found.verdict == "irregular":
-            yield Finding("payload", "failed", examination.path(), found.reason, FILE, MEND)
-        elif found.verdict == "stuck":
-            action = "see to the cause and look again; nothing is wrong with the file as such"
-            yield Finding("payload", "failed", path, found.reason, "it loads", action)
-        elif found.manifest is not None:
-            size = found.manifest.payload.size_bytes / 2**20
-            yield Finding("payload", "ok", path, f"loaded, {size:.1f} MiB", "its digest")
-    if examination.look.lost and examination.settled:
+    """Check that the selected payload loads in a child; report each newer one that does not."""
+    snapshot = examination.snapshot
+    for judgement in snapshot.judgements:
+        yield from _payload_findings(examination, judgement)
+    if snapshot.lost and examination.settled:
         path, expected = examination.path(), "a checkpoint of this run"
-        yield Finding("payload", "failed", path, examination.look.lost, expected, NOTHING_GOOD)
+        yield Finding("payload", "failed", path, snapshot.lost, expected, NOTHING_GOOD)
+
+
+def _payload_findings(examination: Examination, judgement: Judgement) -> Iterator[Finding]:
+    path = examination.path(layout.payload_name(judgement.step))
+    candidate, status = judgement.candidate, judgement.status
+    if status == "uncommitted":
+        if not examination.snapshot.lost and not examination.trained_by:
+            yield _uncommitted(examination, path)
+    elif status == "foreign":
+        expected = f"of run {examination.snapshot.run_id}"
+        found = f"of run {candidate.manifest.run_id}"
+        action = "nothing: it is never resumed, counted or deleted"
+        yield Finding("payload", "warning", path, found, expected, action)
+    elif status == "irregular":
+        found = candidate.describe_irregular()
+        yield Finding("payload", "failed", examination.path(), found, FILE, IRREGULAR_REMEDY)
+    elif status == "unverified":
+        action = "see to the cause and look again; nothing is wrong with the file as such"
+        yield Finding("payload", "failed", path, judgement.reason, "it loads", action)
+    elif status == "corrupt" and not isinstance(judgement.error, ContradictionError):
+        yield _rejected(examination, "payload", judgement, "the bytes that were saved")
+    else:
+        size = candidate.manifest.payload.size_bytes / 2**20
+        yield Finding("payload", "ok", path, f"loaded, {size:.1f} MiB", "its digest")
 
 
 def _uncommitted(examination: Examination, path: str) -> Finding:
-    """What is left of a save that was cut short, the first one or a later one."""
+    """Report the payload of an interrupted save, the first one or a later one."""
     action = "nothing: the next save of this step replaces it"
-    if examination.look.is_empty:
+    if examination.snapshot.is_empty:
         action = "nothing: a resume moves it to quarantine and starts at step 0"
     return Finding("payload", "warning", path, "no manifest", "a whole save", action)
 
 
 @as_check("counters")
 def counters(examination: Examination) -> Iterator[Finding]:
-    """Step and counters agree wherever they are stored, and every number is finite."""
-    for found in examination.look.judged:
-        if found.verdict == "disagrees":
-            yield _rejected(examination, "counters", found, "the same everywhere, all finite")
-        elif found.verdict == "good" and found.facts is not None:
-            path = examination.path(layout.payload_name(found.step))
-            facts = found.facts
+    """Check that step and counters agree wherever they are stored, and every number is finite."""
+    for judgement in examination.snapshot.judgements:
+        if isinstance(judgement.error, ContradictionError):
+            yield _rejected(examination, "counters", judgement, "the same everywhere, all finite")
+        elif judgement.loaded is not None:
+            path = examination.path(layout.payload_name(judgement.step))
+            facts = judgement.loaded.facts
             said = f"step {facts.step}, {facts.samples} samples, {facts.tokens} tokens"
             yield Finding("counters", "ok", path, said, "the same everywhere, all finite")
 
 
-def _rejected(examination: Examination, check: str, found: Judged, expected: str) -> Finding:
-    """Quarantine it if that is allowed; never the last there is."""
-    path = examination.path(layout.payload_name(found.step))
-    if examination.look.is_stuck:
-        return Finding(check, "failed", path, found.reason, expected, "see what stops the load")
+def _rejected(examination: Examination, check: str, judgement: Judgement, expected: str) -> Finding:
+    """Quarantine a checkpoint if repair is allowed and another one is good; report it."""
+    path, found = examination.path(layout.payload_name(judgement.step)), judgement.reason
+    if examination.snapshot.is_blocked:
+        return Finding(check, "failed", path, found, expected, "see what stops the load")
     if examination.selected is None:
-        return Finding(check, "failed", path, found.reason, expected, NOTHING_GOOD)
+        return Finding(check, "failed", path, found, expected, NOTHING_GOOD)
     with examination.repairing() as allowed:
         if not allowed:
-            return Finding(check, "failed", path, found.reason, expected, examination.remedy())
-        quarantine(examination.storage, found.candidate.files, found.reason)
-    return Finding(check, "repaired", path, found.reason, f"{expected}: moved to quarantine")
+            return Finding(check, "failed", path, found, expected, examination.remedy())
+        quarantine(examination.storage, judgement.candidate.files, found)
+    return Finding(check, "repaired", path, found, f"{expected}: moved to quarantine")
 
 
 @as_check("target")
 def target(examination: Examination) -> Iterator[Finding]:
-    """There is something left to train."""
+    """Report how many steps are left to train."""
     selected, goal = examination.selected, examination.target
     if selected is None or goal is None:
         return
@@ -129,17 +135,17 @@ def target(examination: Examination) -> Iterator[Finding]:
 
 @as_check("repetition")
 def repetition(examination: Examination) -> Iterator[Finding]:
-    """How many samples a resume would train on again, and how that is known."""
+    """Report how many samples a resume would train on again, and how that is known."""
     selected = examination.selected
-    if selected is None or selected.facts is None:
+    if selected is None:
         return
-    found = repeated(selected.facts.data)
+    found = describe_repetition(selected.facts.data)
     path = examination.path(layout.payload_name(selected.step))
     yield Finding("repetition", "ok", path, found, "0 samples trained on twice")
 
 
-def repeated(data: Mapping[str, Any]) -> str:
-    """In words: 0 for all kinds of data, and on what that rests."""
+def describe_repetition(data: Mapping[str, Any]) -> str:
+    """Say why no sample is trained on twice, given the position in the data of a checkpoint."""
     position = data.get("samples")
     if "shuffle" in data:
         return f"0 samples: the order is a function of the seed, to go on at sample {position}"
@@ -150,12 +156,12 @@ def repeated(data: Mapping[str, Any]) -> str:
 
 
 @as_check("previous")
-def previous(examination: Examination) -> Iterator[Finding]:
-    """The checkpoint before the selected one is kept until a resumed run has proved itself."""
-    look, selected = examination.look, examination.look.selected
+def previous_checkpoint(examination: Examination) -> Iterator[Finding]:
+    """Check that the checkpoint before the selected one is kept until a later one is verified."""
+    snapshot, selected = examination.snapshot, examination.snapshot.selected
     if selected is None:
         return
-    path, before = examination.path(), look.previous
+    path, before = examination.path(), snapshot.previous
     wanted = before.step if before and (examination.target or 0) > selected.step else None
     pins = pinned(examination.storage)
     ours = {step for step, reason in pins.items() if reason.startswith(PIN_REASON)}
@@ -182,5 +188,5 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("counters", counters),
     ("target", target),
     ("repetition", repetition),
-    ("previous", previous),
+    ("previous", previous_checkpoint),
 )

@@ -1,17 +1,21 @@
-"""Two training states: whether they are the same, and where they first differ."""
+"""Load two training states, compare them, and say where they first differ."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from speedtronic.checkpoint import codec
 from speedtronic.checkpoint.digest import determining_state, encode_leaf
+from speedtronic.checkpoint.loading import load_newest
+from speedtronic.run_directory import find_store
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two states that differ.
+    """Where and how two states differ.
 
     Attributes:
         path: of the first tensor that differs, in the order of the paths, such as
@@ -35,8 +39,29 @@ class Difference:
         return f"{count}, first {self.path}: found {self.found}, expected {self.expected}"
 
 
+def load_state(source: str) -> tuple[str, dict[str, Any]]:
+    """Load the state in a payload's file, or in the newest good checkpoint of a run.
+
+    Args:
+        source: path of the file, or of the run's directory.
+
+    Returns:
+        A description for people, and the state.
+
+    Raises:
+        UsageError: there is no such file or directory.
+        CheckpointError: it holds no good checkpoint.
+    """
+    path = Path(source)
+    if path.is_file():
+        state = codec.decode_payload(path.read_bytes())
+    else:
+        state = load_newest(find_store(source)).state
+    return f"{source} at step {state.get('step')}", state
+
+
 def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Difference | None:
-    """Compare what determines the rest of a run, as `state_digest` does, value by value."""
+    """Compare two states value by value, in what `state_digest` covers; None if they are equal."""
     ours, theirs = (
         dict(_leaves(determining_state(found), "")),
         dict(_leaves(determining_state(expected), "")),

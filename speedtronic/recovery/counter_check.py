@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint that loads. Pure."""
+"""Find what is wrong with a checkpoint that loads. Reads no file."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from speedtronic.worker.load import Facts
 
 
 def disagreements(manifest: Manifest, facts: Facts) -> list[str]:
-    """Each contradiction in what a checkpoint says of itself, and each number that is none."""
+    """List each contradiction between its values, and the tensors that hold NaN or infinity."""
     return [*facts.disagreements, *_tensors(manifest, facts)]
 
 

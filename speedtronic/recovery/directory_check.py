@@ -1,4 +1,4 @@
-"""The first check: the directory is the one that the run was last trained in, and complete."""
+"""Check that a directory is the one that the run was last trained in, and complete."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from speedtronic.storage.regular_files import read_json
 
 @as_check("directory")
 def directory(examination: Examination) -> Iterator[Finding]:
-    """It is the one that the run was last trained in, and complete."""
+    """Check that the directory is the one that the run was last trained in, and complete."""
     found = list(_directory(examination))
     yield from found
     if not found:
-        run_id = examination.look.run_id
+        run_id = examination.snapshot.run_id
         yield Finding("directory", "ok", examination.run_dir, f"run {run_id}", "the same")
 
 
@@ -38,11 +38,11 @@ def _directory(examination: Examination) -> Iterator[Finding]:
             "name another directory, or make this one readable",
         )
         return
-    look = examination.look
+    snapshot = examination.snapshot
     if by := examination.trained_by:
         found = f"being trained by {by}; what is half done is not judged"
         yield Finding("directory", "warning", run_dir, found, "nobody trains it")
-    if look.is_empty:
+    if snapshot.is_empty:
         found = "no checkpoint yet; a resume would start at step 0"
         yield Finding("directory", "warning", examination.path(), found, "a checkpoint")
     yield from _moved(examination)
@@ -59,7 +59,7 @@ def _moved(examination: Examination) -> Iterator[Finding]:
     if difference := displacement(examination.directory):
         expected = "the directory that the run was last trained in"
         yield Finding("directory", "warning", path, difference, expected, action)
-    recorded, run_id = read_place(examination.directory).get("run_id"), examination.look.run_id
+    recorded, run_id = read_place(examination.directory).get("run_id"), examination.snapshot.run_id
     if recorded and run_id and recorded != run_id:
         found, expected = f"checkpoints of run {run_id}", f"of run {recorded}"
         yield Finding("directory", "warning", path, found, expected, "see whose run this is")
@@ -71,11 +71,11 @@ def _configuration(examination: Examination) -> Iterator[Finding]:
         found = examination.config_problem or "missing"
         action = "resume with --config, which writes it anew"
         status: Status = "warning"
-        if not examination.located and examination.look.is_empty and _was_run(examination):
+        if not examination.located and examination.snapshot.is_empty and _was_run(examination):
             status, found = "failed", f"{found}; so it is not known where the checkpoints are"
             action = "give --config FILE, a copy of the run's configuration"
         yield Finding("directory", status, path, found, "the run's configuration", action)
-    elif selected and selected.manifest and selected.facts and selected.facts.config:
+    elif selected and selected.facts.config:
         if selected.manifest.config_fingerprint == examination.config.fingerprint():
             return
         # Keys may have come with a newer version; only a difference in one of them counts.
@@ -86,7 +86,7 @@ def _configuration(examination: Examination) -> Iterator[Finding]:
 
 
 def _was_run(examination: Examination) -> bool:
-    """Whether something was trained here, or at least begun."""
+    """Whether a run was trained or at least started here."""
     there = set(os.listdir(examination.directory))  # noqa: PTH208
     return not there <= {LOCK, "checkpoints"}
 
@@ -100,7 +100,10 @@ def _drift(stored: Mapping[str, Any], config: SpeedtronicConfig) -> str:
 
 
 def _reported(examination: Examination) -> Iterator[Finding]:
-    """Nothing is missing that the last report lists. Later checkpoints make older ones go."""
+    """Report checkpoints that the last report lists and that are gone.
+
+    Not if a later one exists: then retention may have deleted them.
+    """
     path = examination.directory / "report.json"
     try:
         listed = read_json(path)["checkpoints"]
@@ -112,7 +115,7 @@ def _reported(examination: Examination) -> Iterator[Finding]:
         action = "nothing: the next flow run writes it anew"
         yield Finding("directory", "warning", str(path), said, "a report", action)
         return
-    there = set(layout.steps_newest_first(examination.look.names))
+    there = set(layout.steps_newest_first(examination.snapshot.names))
     if examination.trained_by or max(there, default=0) > max(files, default=0):
         return
     aside = {found.file.rpartition("/")[2] for found in quarantined(examination.storage)}
@@ -124,7 +127,7 @@ def _reported(examination: Examination) -> Iterator[Finding]:
 
 
 def _temporaries(examination: Examination) -> Iterator[Finding]:
-    junk = sorted(name for name in examination.look.names if is_temporary(name))
+    junk = sorted(name for name in examination.snapshot.names if is_temporary(name))
     if not junk or examination.trained_by:
         return
     found = f"{len(junk)} temporary files of a writer that died: {', '.join(junk[:3])}"

@@ -1,4 +1,4 @@
-"""Whether a drill may run what a run's own configuration names: models, data, tokenizers."""
+"""Decide whether a drill may run the code that a run's own configuration names."""
 
 import os
 import stat
@@ -7,11 +7,11 @@ from pathlib import Path
 from speedtronic.config import SpeedtronicConfig
 
 
-def distrust(directory: Path) -> str:
-    """Say why what lies in a run's directory must not be run; empty if it may be.
+def reason_for_distrust(directory: Path) -> str:
+    """Say why code that a run's config.yaml names must not be run; empty if it may be.
 
-    Only the user at work may have written there. Otherwise somebody else could have a command run
-    by putting its name into `config.yaml`.
+    Nobody but the current user may be able to write there: whoever edits `config.yaml` decides what
+    code is run.
 
     Raises:
         OSError: the directory cannot be looked at.

@@ -1,9 +1,9 @@
-"""Drills: proof, before anyone needs it, that a resume would work. None of them touches the run.
+"""Prove that a resume would work, before anyone needs it. No drill changes the run.
 
-`load` is the load that every checklist makes, with its figures. `replay` trains from the checkpoint
-before the newest up to it, on the same data, and compares the states. `resume` trains a few steps
-beyond the newest. Both train in a worker as any run has it, in a scratch directory that holds a
-copy of one checkpoint and is gone afterwards.
+`load` reports the load that every checklist makes, with its size and time. `replay` trains from the
+checkpoint before the newest up to it, on the same data, and compares the states. `resume` trains a
+few steps beyond the newest. Both train in a worker, as every run does, in a scratch directory with
+a copy of one checkpoint; it is deleted afterwards.
 """
 
 import logging
@@ -18,22 +18,27 @@ from speedtronic.plan import Chunk
 from speedtronic.recovery.examination import Check, Examination, as_check
 from speedtronic.recovery.findings import Finding
 from speedtronic.recovery.replay import replay
-from speedtronic.recovery.scratch_run import drill_worker, nothing, scratch, unprepared
+from speedtronic.recovery.scratch_run import (
+    drill_worker,
+    no_checkpoint,
+    no_configuration,
+    scratch_run,
+)
 from speedtronic.run_directory import logging_path
 from speedtronic.training.metrics import read_events
 
 RESUME_STEPS = 5
-RECENT = 50  # losses of the run that a resumed one is held against
+RECENT = 50  # number of logged losses that the new ones are compared with
 
 logger = logging.getLogger(__name__)
 
 
 @as_check("load")
 def load(examination: Examination) -> Iterator[Finding]:
-    """The selected checkpoint was loaded, verified, and has the state that was saved."""
+    """Report how the selected checkpoint was loaded and verified, and how long that took."""
     selected = examination.selected
-    if selected is None or selected.facts is None or selected.manifest is None:
-        yield nothing(examination, "load")
+    if selected is None:
+        yield no_checkpoint(examination, "load")
         return
     size = selected.manifest.payload.size_bytes / 2**20
     found = f"{size:.1f} MiB in {selected.facts.seconds:.2f} s, {selected.facts.state_digest}"
@@ -43,19 +48,19 @@ def load(examination: Examination) -> Iterator[Finding]:
 
 @as_check("resume")
 def resume(examination: Examination) -> Iterator[Finding]:
-    """A few steps beyond the newest checkpoint; their loss is finite and in line with the run's.
+    """Train a few steps beyond the newest checkpoint; check that the loss is as before.
 
-    In line: its mean is at most four standard deviations, and at least 5 %, above the mean of the
-    last 50 losses that the run has logged.
+    As before: it is finite, and its mean is at most four standard deviations, and at least 5 %,
+    above the mean of the last 50 losses that the run has logged.
     """
     selected = examination.selected
     if selected is None:
-        yield nothing(examination, "resume")
+        yield no_checkpoint(examination, "resume")
         return
     path = examination.path(layout.payload_name(selected.step))
-    with scratch(examination, selected.candidate) as config:
+    with scratch_run(examination, selected.candidate) as config:
         if config is None:
-            yield unprepared(examination, "resume")
+            yield no_configuration(examination, "resume")
             return
         config = config.override({"checkpoint.save_on_stop": False})
         chunk, expected = Chunk(selected.step, selected.step + RESUME_STEPS), "a finite loss"
@@ -83,7 +88,7 @@ def resume(examination: Examination) -> Iterator[Finding]:
 
 
 def _losses(config: SpeedtronicConfig | None, *, up_to: int) -> list[float]:
-    """The newest losses that a run has logged, oldest first."""
+    """Read the newest losses that a run has logged, oldest first."""
     path = config and logging_path(config, config.logging.json_file)
     if not path:
         return []

@@ -1,4 +1,4 @@
-"""What the checks of one run share: its directory, its configuration, its checkpoints."""
+"""Hold what the checks of one run share: its directory, configuration and judged checkpoints."""
 
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -15,9 +15,9 @@ from speedtronic.errors import (
     UsageError,
 )
 from speedtronic.plan import first_saves
-from speedtronic.recovery.drill_trust import distrust
+from speedtronic.recovery.drill_trust import reason_for_distrust
 from speedtronic.recovery.findings import Finding, Status
-from speedtronic.recovery.judging import Judged, Look, Looking
+from speedtronic.recovery.judging import CheckpointJudge, StoreSnapshot, VerifiedCheckpoint
 from speedtronic.run_directory import CONFIG_YAML, RUN_JSON, locate, read_place
 from speedtronic.storage.base import Storage
 from speedtronic.storage.local import LocalStorage
@@ -28,20 +28,20 @@ from speedtronic.worker.load import LoadProcess
 
 
 class Examination:
-    """A run that is being examined; `examine` makes it.
+    """One run under examination; made by `examine`.
 
     Attributes:
         run_dir: its output directory, as given.
         directory: the same as an absolute path.
-        repair: whether checks may mend what they find.
-        storage: of its checkpoints.
-        config: given, else its own, with `run.output_dir` where it is now; None without any.
-        config_problem: what is wrong with its own config.yaml.
+        repair: whether checks may repair what they find.
+        storage: the directory of its checkpoints.
+        config: the given configuration, else the run's own, with `run.output_dir` set to `run_dir`;
+            None if there is none.
+        config_problem: what is wrong with its own config.yaml; empty if nothing is.
         located: False where neither config.yaml nor run.json tells where the checkpoints are.
         target: step at which the run is complete; None if that is not known.
         obstacle: why nothing can be examined at all; empty otherwise.
-        settled: False once files would not hold still under the look, so that what is missing in it
-            says nothing.
+        settled: False if files changed during the inspection; a missing file then proves nothing.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Examination:
         self.target = configured if target is None else target
 
     def path(self, name: str = "") -> str:
-        """Of a file among the checkpoints, for people."""
+        """Return the path of a checkpoint file, or of the checkpoint directory, for messages."""
         return f"{self.storage.root}/{name}" if name else self.storage.root
 
     @cached_property
-    def look(self) -> Look:
+    def snapshot(self) -> StoreSnapshot:
         """The checkpoints, judged once for all checks.
 
         Raises:
@@ -96,12 +96,12 @@ class Examination:
         recorded = read_place(self.directory).get("run_id")
         trained_here = None if recorded is None else str(recorded)
         with self.loading() as loader:
-            looking = Looking(self.storage, loader, trained_here, self._first_saves())
-            look, self.settled = looking.look()
-            return look
+            judge = CheckpointJudge(self.storage, loader, trained_here, self._first_saves())
+            snapshot, self.settled = judge.take_snapshot()
+            return snapshot
 
     def _first_saves(self) -> Collection[int]:
-        """Where the run's first save can be; none that is known without its configuration."""
+        """The steps at which the run's first save can be; none without its configuration."""
         if self.config is None:
             return ()
         section = self.config.checkpoint
@@ -109,7 +109,7 @@ class Examination:
 
     @contextmanager
     def loading(self) -> Iterator[LoadProcess]:
-        """A process to load with: the one given, else one that ends with the block."""
+        """Lend the process that loads: the one given, else one that ends with the block."""
         if self._loader is not None:
             yield self._loader
             return
@@ -117,28 +117,28 @@ class Examination:
             yield loader
 
     @property
-    def selected(self) -> Judged | None:
+    def selected(self) -> VerifiedCheckpoint | None:
         """The checkpoint that a resume would start from; None also where nothing can be read."""
         try:
-            return None if self.obstacle else self.look.selected
+            return None if self.obstacle else self.snapshot.selected
         except StorageError:
             return None
 
     @cached_property
     def distrusted(self) -> str:
         """Why a drill must not run what the run's own configuration names; empty if it may."""
-        return "" if self._config_is_given else distrust(self.directory)
+        return "" if self._config_is_given else reason_for_distrust(self.directory)
 
     @property
     def trained_by(self) -> str:
-        """Who trains the run at this moment, as far as can be seen; empty when nobody does."""
+        """Name the process that trains the run now, as far as can be seen; empty if none does."""
         return lock_owner(self.storage) or ("" if self.settled else "a process not seen from here")
 
     @contextmanager
     def repairing(self) -> Iterator[bool]:
-        """Whether mending is allowed: asked for, the run's lock free, and all as it was judged.
+        """Take the run's lock for the block, without waiting; yield whether repair is allowed.
 
-        The lock is held until the end of the block.
+        It is if it was asked for, the lock was free and no checkpoint came since the judgement.
         """
         held = False
         lock = open_lock(self.storage) if self.repair and not self.trained_by else None
@@ -155,12 +155,12 @@ class Examination:
                 lock.release()
 
     def remedy(self) -> str:
-        """What to type where a repair would help."""
+        """Return the command that would repair what was found."""
         when = "when it is not being trained: " if self.trained_by else ""
         return f"{when}speedtronic recover {self.run_dir}"
 
     def _is_run(self) -> bool:
-        """A run that is about to begin has no more than a folder of checkpoints, and a lock."""
+        """Whether a run lies here; one just begun has only a checkpoint folder and a lock."""
         own = (self.directory / name for name in (CONFIG_YAML, RUN_JSON))
         if any(map(os.path.lexists, own)) or (self.directory / "checkpoints").is_dir():
             return True
@@ -171,7 +171,7 @@ class Examination:
         )
 
     def _is_as_judged(self) -> bool:
-        newest = max((found.step for found in self.look.judged), default=-1)
+        newest = max((found.step for found in self.snapshot.judgements), default=-1)
         return next(layout.steps_newest_first(self.storage.entries()), -1) <= newest
 
 
@@ -183,14 +183,14 @@ def examine(
     target: int | None = None,
     loader: LoadProcess | None = None,
 ) -> Examination:
-    """Begin to examine a run. Nothing is loaded yet.
+    """Prepare the examination of a run. Nothing is loaded yet.
 
     Args:
         run_dir: its output directory, or that of its checkpoints.
-        repair: let the checks mend what they find; without it nothing is written.
+        repair: let the checks repair what they find; without it nothing is written.
         config: instead of its own config.yaml.
         target: step at which the run is complete, instead of `run.max_steps`.
-        loader: to load with; by default a process that ends after the look.
+        loader: the process to load with; by default one that ends after the judgement.
 
     Raises:
         UsageError: there is no such directory.
@@ -202,7 +202,7 @@ Check = Callable[[Examination], list[Finding]]
 
 
 def as_check(name: str) -> Callable[[Callable[[Examination], Iterator[Finding]]], Check]:
-    """Make a generator of findings a check: a disk that refuses is one more finding."""
+    """Turn a generator of findings into a check that reports an error of the disk as a finding."""
 
     def make(findings_of: Callable[[Examination], Iterator[Finding]]) -> Check:
         @wraps(findings_of)

@@ -1,4 +1,4 @@
-"""What a check found, and all of it together as a report."""
+"""Define findings, and the report made of all findings of one run."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -8,7 +8,7 @@ Status = Literal["ok", "repaired", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check of one thing.
 
     Attributes:
         check: name of the check or drill.
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass
 class RecoveryReport:
-    """What is known of one run after its checklist.
+    """All findings about one run.
 
     Attributes:
         run_dir: the run's output directory.
@@ -43,22 +43,22 @@ class RecoveryReport:
     findings: list[Finding] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Convert to what `json.dumps` accepts."""
         return asdict(self)
 
     def headline(self) -> str:
-        """The whole in one line."""
+        """Summarise the report in one line."""
         health = "healthy" if self.healthy else "NOT HEALTHY"
         start = "from no checkpoint" if self.selected is None else f"from step {self.selected}"
         return f"{self.run_dir}: {health}; a resume would start {start}"
 
     def actions(self) -> list[str]:
-        """What to do, each thing once, first for what failed."""
+        """List what to do, each action once, those for failures first."""
         urgent = sorted(self.findings, key=lambda finding: finding.status != "failed")
         return list(dict.fromkeys(finding.action for finding in urgent if finding.action))
 
     def to_markdown(self) -> str:
-        """A headline, a table of the findings, and what to do."""
+        """Write the report as Markdown: a headline, a table of the findings, and what to do."""
         rows = [(f.status, f.check, f.path, f.found, f.expected) for f in self.findings]
         lines = [f"# {self.headline()}", "", "| status | check | where | found | expected |"]
         lines.append("|---|---|---|---|---|")
@@ -69,7 +69,7 @@ class RecoveryReport:
 
 
 def report_of(run_dir: str, selected: int | None, findings: list[Finding]) -> RecoveryReport:
-    """The report in which the findings decide whether the run is healthy."""
+    """Make the report of a run; it is healthy if no finding failed."""
     healthy = all(finding.status != "failed" for finding in findings)
     return RecoveryReport(run_dir, healthy, selected, findings)
 

@@ -1,112 +1,113 @@
-"""One look at the checkpoints of a run: which is good, and what is wrong with those before it.
+"""Judge the checkpoints of a run that may be training meanwhile: one snapshot for all checks.
 
-Candidates are loaded newest first, in a process of their own, until one is good in every respect.
-Files come and go under it while a run trains. So where something seems wrong it looks again, and
-believes what it sees twice. It takes no lock and writes nothing.
+Candidates are loaded newest first, in a child process, until one is good in every respect.
+Retention and new saves may change the files meanwhile. So a snapshot that shows something wrong is
+believed only if no file came or went while it was taken. No lock is taken and nothing is written.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from speedtronic.checkpoint import Manifest, Pointer, layout
 from speedtronic.checkpoint.candidates import (
     Candidate,
     PointerFinding,
     candidates,
-    foreign_to,
     read_pointer,
 )
-from speedtronic.checkpoint.selection import irregular, refuse_if_anything_was_lost
+from speedtronic.checkpoint.selection import refuse_if_anything_was_lost
+from speedtronic.checkpoint.verdicts import Verdict, walk
 from speedtronic.errors import (
+    CheckpointError,
     CorruptError,
     LegacyStoreError,
     NoValidCheckpointError,
     StorageError,
-    UnsupportedFormatError,
 )
 from speedtronic.recovery.counter_check import disagreements
 from speedtronic.storage.base import Storage
 from speedtronic.worker.load import Facts, Loaded, LoadProcess
 
-LOOKS = 3
-
-# A resume would end at these two. `irregular`: a link, a folder or the like has the name of one of
-# its files. `stuck`: it cannot be judged here and now.
-ENDS = ("irregular", "stuck")
-Verdict = Literal["good", "uncommitted", "foreign", "damaged", "disagrees", "irregular", "stuck"]
+MAX_SNAPSHOTS = 3
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One step that has files, and what is thought of it."""
+class VerifiedCheckpoint:
+    """A checkpoint that a child process has loaded and found good."""
 
     candidate: Candidate
-    verdict: Verdict
-    reason: str = ""
-    manifest: Manifest | None = None
-    facts: Facts | None = None
+    manifest: Manifest
+    facts: Facts
 
     @property
     def step(self) -> int:
         return self.candidate.step
 
     @property
-    def pointer(self) -> Pointer | None:
-        """What `latest.json` says when this is the newest."""
-        return self.manifest.pointer() if self.manifest else None
+    def pointer(self) -> Pointer:
+        """What `latest.json` must say if this is the newest."""
+        return self.manifest.pointer()
+
+
+Judgement = Verdict[VerifiedCheckpoint]
+
+
+class ContradictionError(CorruptError):
+    """A payload that loads, with values that contradict each other or are not finite."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """The checkpoints as they were at one moment.
+class StoreSnapshot:
+    """The checkpoints of a directory as they were at one moment.
 
     Attributes:
-        names: of all files in their directory.
+        names: of all files in the directory.
         pointer: what `latest.json` says.
-        run_id: whose checkpoints are looked for; None where there are none.
-        judged: newest first, down to the selected one, or to one that ends a resume.
+        run_id: the run whose checkpoints count; None if that is not known.
+        judgements: newest first, down to the selected one, or to one that blocks a resume.
         previous: the newest checkpoint of this run before the selected one; not loaded.
-        lost: why a resume would refuse where nothing is judged to be good or bad; else empty.
+        lost: why a resume would refuse to start at step 0, where only uncommitted and foreign
+            checkpoints are left; else empty.
     """
 
     names: frozenset[str]
     pointer: PointerFinding
     run_id: str | None
-    judged: list[Judged]
+    judgements: list[Judgement] = field(default_factory=list)
     previous: Candidate | None = None
     lost: str = ""
 
     @property
-    def selected(self) -> Judged | None:
-        """The checkpoint that a resume would start from."""
-        return next((found for found in self.judged if found.verdict == "good"), None)
+    def selected(self) -> VerifiedCheckpoint | None:
+        """The checkpoint that a resume would start from; None if none is good."""
+        return next((found.loaded for found in self.judgements if found.loaded), None)
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether a resume would end with an error at one of them, whatever is behind it."""
-        return any(found.verdict in ENDS for found in self.judged)
+    def is_blocked(self) -> bool:
+        """Whether a resume would end with an error at one of them, whatever is older."""
+        return any(found.blocks_resume for found in self.judgements)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever committed here, so that a resume would start at step 0."""
-        nothing = all(found.verdict == "uncommitted" for found in self.judged)
+        nothing = all(found.status == "uncommitted" for found in self.judgements)
         return nothing and not self.pointer.present and not self.lost
 
     @property
-    def is_plain(self) -> bool:
-        """Whether everything is as a finished save leaves it."""
-        mine = [found for found in self.judged if found.verdict != "foreign"]
-        if not mine:
+    def is_clean(self) -> bool:
+        """Whether everything is as a completed save leaves it."""
+        ours = [found for found in self.judgements if found.status != "foreign"]
+        if not ours:
             return not self.pointer.present and not self.lost
         best = self.selected
-        return best is not None and best.pointer == self.pointer.pointer and len(mine) == 1
+        return best is not None and best.pointer == self.pointer.pointer and len(ours) == 1
 
 
-class Looking:
-    """Looks at the checkpoints in `storage`; loads each only once, however often it looks.
+class CheckpointJudge:
+    """Judges the checkpoints in `storage`; loads each only once, however many snapshots it takes.
 
     Args:
+        process: the child that loads.
         trained_here: id of the run that was last trained here; None if that is not known.
         first_saves: as `CheckpointStore` takes it.
     """
@@ -114,93 +115,97 @@ class Looking:
     def __init__(
         self,
         storage: Storage,
-        loader: LoadProcess,
+        process: LoadProcess,
         trained_here: str | None,
         first_saves: Collection[int],
     ) -> None:
         self._storage = storage
         self._first_saves = first_saves
-        self._loader = loader
+        self._process = process
         self._trained_here = trained_here
-        self._loaded: dict[tuple[object, ...], Judged] = {}
+        self._identities: dict[int, tuple[object, ...]] = {}  # by step, just before it is judged
+        self._answers: dict[tuple[object, ...], Loaded] = {}  # by identity
 
-    def look(self) -> tuple[Look, bool]:
-        """The look, and whether it can be believed: False where things would not hold still."""
-        for _ in range(LOOKS):
-            look = self._once()
-            if look.is_plain:
-                return look, True
+    def take_snapshot(self) -> tuple[StoreSnapshot, bool]:
+        """Judge the checkpoints; take another snapshot if files changed and something seems wrong.
+
+        Returns:
+            The last snapshot, and whether it can be believed: False if files changed each time.
+        """
+        for _ in range(MAX_SNAPSHOTS):
+            snapshot = self._take_one()
+            if snapshot.is_clean:
+                return snapshot, True
             now = frozenset(self._storage.entries()), read_pointer(self._storage)
-            if now == (look.names, look.pointer):
-                return look, True
-        return look, False
+            if now == (snapshot.names, snapshot.pointer):
+                return snapshot, True
+        return snapshot, False
 
-    def _once(self) -> Look:
+    def _take_one(self) -> StoreSnapshot:
         entries, pointer = self._storage.entries(), read_pointer(self._storage)
         names, found = frozenset(entries), list(candidates(self._storage, entries))
         run_id = self._run_id(found, pointer)
-        judged: list[Judged] = []
-        for position, candidate in enumerate(found):
-            this = self._judge(candidate, run_id)
-            if this is None:
+        judged: list[Judgement] = []
+        for verdict in walk(self._still_there(found), run_id, self._load):
+            if self._changed_meanwhile(verdict):
                 continue
-            judged.append(this)
-            if this.verdict == "good":
-                assert this.manifest is not None
-                run_id = this.manifest.run_id
-                older = (c for c in found[position + 1 :] if _run_of(c) == run_id)
-                return Look(names, pointer, run_id, judged, next(older, None))
-            if this.verdict in ENDS:
+            judged.append(verdict)
+            if verdict.loaded is not None:
+                run_id = verdict.loaded.manifest.run_id
+                older = found[found.index(verdict.candidate) + 1 :]
+                previous = next((c for c in older if c.readable_run_id == run_id), None)
+                return StoreSnapshot(names, pointer, run_id, judged, previous)
+            if verdict.blocks_resume:
                 break
-        return Look(names, pointer, run_id, judged, lost=self._lost(judged, pointer))
+        return StoreSnapshot(names, pointer, run_id, judged, lost=self._lost(judged, pointer))
 
-    def _lost(self, judged: list[Judged], pointer: PointerFinding) -> str:
-        if any(found.verdict not in ("uncommitted", "foreign") for found in judged):
-            return ""  # whatever it is, it is said of that checkpoint
-        uncommitted = [found.candidate for found in judged if found.verdict == "uncommitted"]
-        foreign = len(judged) - len(uncommitted)
+    def _lost(self, judged: list[Judgement], pointer: PointerFinding) -> str:
+        """Say why a resume would refuse to start at step 0; empty if it would not, or if one of the
+        judgements says why."""
+        if any(verdict.status not in ("uncommitted", "foreign") for verdict in judged):
+            return ""
         try:
-            refuse_if_anything_was_lost(
-                self._storage, pointer, [], uncommitted, foreign, self._first_saves
-            )
+            refuse_if_anything_was_lost(self._storage, pointer, judged, self._first_saves)
         except (NoValidCheckpointError, LegacyStoreError) as error:
             return str(error)
         return ""
 
     def _run_id(self, found: list[Candidate], pointer: PointerFinding) -> str | None:
-        """That of the run that was trained here, if anything of it is left; else the pointer's."""
+        """The id of the run trained here, if a checkpoint of it is left; else the pointer's."""
         here = self._trained_here
-        if here is not None and any(_run_of(candidate) == here for candidate in found):
+        if here is not None and any(candidate.readable_run_id == here for candidate in found):
             return here
         return pointer.pointer.run_id if pointer.pointer else None
 
-    def _judge(self, candidate: Candidate, run_id: str | None) -> Judged | None:
-        """None when it has vanished or changed meanwhile, as retention and new saves do it."""
-        if candidate.irregular and not foreign_to(run_id, candidate):
-            return Judged(candidate, "irregular", irregular(self._storage, candidate))
-        if not candidate.committed:
-            return Judged(candidate, "uncommitted", "it has no manifest")
-        before = self._identity(candidate.step)
-        if before[: len(candidate.files) + 1] != (candidate.step, *candidate.files):
-            return None  # gone since they were listed
-        try:
-            manifest = candidate.manifest
-            if run_id is not None and manifest.run_id != run_id:
-                return Judged(candidate, "foreign", f"of run {manifest.run_id}", manifest)
-            if before in self._loaded:
-                return self._loaded[before]
-            verdict = _verdict(candidate, self._loader.load(self._storage.root, candidate.step))
-        except CorruptError as error:
-            verdict = Judged(candidate, "damaged", str(error))
-        except (UnsupportedFormatError, StorageError) as error:
-            verdict = Judged(candidate, "stuck", str(error))
-        if verdict.verdict != "good" and before != self._identity(candidate.step):
-            return None
-        self._loaded[before] = verdict
-        return verdict
+    def _still_there(self, found: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Note the identity of each candidate before it is judged; skip those deleted meanwhile."""
+        for candidate in found:
+            identity = self._identity(candidate.step)
+            listed = (candidate.step, *candidate.files)
+            unchanged = identity[: len(listed)] == listed
+            self._identities[candidate.step] = identity
+            if unchanged or candidate.irregular or not candidate.committed:
+                yield candidate
+
+    def _changed_meanwhile(self, verdict: Judgement) -> bool:
+        """Whether files of a step changed while it was judged, so that its error proves nothing."""
+        if verdict.error is None:
+            return False
+        before = self._identities[verdict.step]
+        if before == self._identity(verdict.step):
+            return False
+        self._answers.pop(before, None)
+        return True
+
+    def _load(self, candidate: Candidate) -> VerifiedCheckpoint:
+        """Load a candidate in the child process; a `verdicts.Loader`."""
+        identity = self._identities[candidate.step]
+        if identity not in self._answers:
+            self._answers[identity] = self._process.load(self._storage.root, candidate.step)
+        return _verified(candidate, self._answers[identity])
 
     def _identity(self, step: int) -> tuple[object, ...]:
-        """Changes when its files are deleted or replaced."""
+        """Summarise the files of a step; differs after they are deleted or replaced."""
         there = next((c for c in candidates(self._storage) if c.step == step), None)
         if there is None:
             return (step,)
@@ -213,25 +218,24 @@ class Looking:
         return (step, *there.files, size, _digest_of(there))
 
 
-def _verdict(candidate: Candidate, loaded: Loaded) -> Judged:
-    if loaded.outcome == "corrupt":
-        return Judged(candidate, "damaged", loaded.reason)
-    if loaded.manifest is None or loaded.facts is None:
-        return Judged(candidate, "stuck", loaded.reason)
-    wrong = disagreements(loaded.manifest, loaded.facts)
-    verdict: Verdict = "disagrees" if wrong else "good"
-    return Judged(candidate, verdict, "; ".join(wrong), loaded.manifest, loaded.facts)
+def _verified(candidate: Candidate, answer: Loaded) -> VerifiedCheckpoint:
+    """Turn a child's answer into a good checkpoint.
 
-
-def _run_of(candidate: Candidate) -> str | None:
-    try:
-        return candidate.manifest.run_id if candidate.committed else None
-    except (CorruptError, StorageError, UnsupportedFormatError):
-        return None
+    Raises:
+        CorruptError: the child found it damaged; ContradictionError if it loads all the same.
+        StorageError: the child could not judge it.
+    """
+    if answer.outcome == "corrupt":
+        raise CorruptError(answer.reason)
+    if answer.manifest is None or answer.facts is None:
+        raise StorageError(answer.reason)
+    if wrong := disagreements(answer.manifest, answer.facts):
+        raise ContradictionError("; ".join(wrong))
+    return VerifiedCheckpoint(candidate, answer.manifest, answer.facts)
 
 
 def _digest_of(candidate: Candidate) -> str | None:
     try:
         return candidate.manifest.payload.digest if candidate.committed else None
-    except (CorruptError, StorageError, UnsupportedFormatError):
+    except CheckpointError:
         return None

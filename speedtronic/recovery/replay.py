@@ -1,9 +1,10 @@
-"""The drill `replay`: from the checkpoint before the newest, training ends in it, to the bit."""
+"""Drill `replay`: train the last interval again and compare it with the newest checkpoint."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from speedtronic.checkpoint import CheckpointStore, layout, open_storage
+from speedtronic.checkpoint import layout, open_storage
+from speedtronic.checkpoint.loading import load_step
 from speedtronic.config import SpeedtronicConfig
 from speedtronic.config.drift import check_drift
 from speedtronic.errors import WorkerError
@@ -11,18 +12,23 @@ from speedtronic.plan import Chunk
 from speedtronic.recovery.compare import difference
 from speedtronic.recovery.examination import Examination, as_check
 from speedtronic.recovery.findings import Finding
-from speedtronic.recovery.judging import Judged
-from speedtronic.recovery.scratch_run import drill_worker, nothing, scratch, unprepared
+from speedtronic.recovery.judging import VerifiedCheckpoint
+from speedtronic.recovery.scratch_run import (
+    drill_worker,
+    no_checkpoint,
+    no_configuration,
+    scratch_run,
+)
 from speedtronic.runtime.environment import environment_changes
 from speedtronic.worker.load import Facts, LoadProcess
 
 
 @as_check("replay")
 def replay(examination: Examination) -> Iterator[Finding]:
-    """From the checkpoint before it, training ends in the newest one, to the bit."""
-    selected, before = examination.selected, examination.look.previous
-    if selected is None or selected.facts is None or selected.manifest is None:
-        yield nothing(examination, "replay")
+    """Train from the checkpoint before the newest; check that the state is equal, to the bit."""
+    selected, before = examination.selected, examination.snapshot.previous
+    if selected is None:
+        yield no_checkpoint(examination, "replay")
         return
     path = examination.path(layout.payload_name(selected.step))
     expected = f"{selected.manifest.state_digest} at step {selected.step}"
@@ -31,9 +37,9 @@ def replay(examination: Examination) -> Iterator[Finding]:
         found = "one checkpoint, where a replay needs two"
         yield Finding("replay", "warning", path, found, "two checkpoints", action)
         return
-    with scratch(examination, before) as config, examination.loading() as loader:
+    with scratch_run(examination, before) as config, examination.loading() as loader:
         if config is None:
-            yield unprepared(examination, "replay")
+            yield no_configuration(examination, "replay")
             return
         start = loader.load(config.checkpoint_dir, before.step)
         if start.facts is None:
@@ -52,19 +58,18 @@ def replay(examination: Examination) -> Iterator[Finding]:
             yield Finding("replay", "failed", path, str(error), expected, action)
             return
         changed = [line for key, line in drifted.items() if key not in meant]
-        yield _judged(loader, config, selected, changed, path, expected)
+        yield _comparison(loader, config, selected, changed, path, expected)
 
 
-def _judged(
+def _comparison(
     loader: LoadProcess,
     config: SpeedtronicConfig,
-    selected: Judged,
+    selected: VerifiedCheckpoint,
     changed: list[str],
     path: str,
     expected: str,
 ) -> Finding:
-    """Whether the replayed checkpoint is the stored one, and if not, what may be why."""
-    assert selected.facts is not None and selected.manifest is not None
+    """Compare the replayed checkpoint with the stored one; name causes if they differ."""
     end = loader.load(config.checkpoint_dir, selected.step)
     if end.manifest is None or end.facts is None:
         found = f"the replayed step {selected.step} does not load: {end.reason}"
@@ -80,8 +85,8 @@ def _judged(
         found = "the same state"
     else:
         theirs = selected.candidate.load()
-        ours = CheckpointStore(open_storage(config.checkpoint_dir), keep_last=None)
-        found = str(difference(ours.load_step(selected.step).state, theirs))
+        ours = load_step(open_storage(config.checkpoint_dir), selected.step)
+        found = str(difference(ours.state, theirs))
     causes = [*changed, *around, *_inexact(end.manifest.environment)]
     found += f"; causes: {'; '.join(causes) or 'none known'}"
     action = "set back what has changed; until then a resume is not exact"
@@ -89,7 +94,7 @@ def _judged(
 
 
 def _drifted(stored: Mapping[str, Any], config: SpeedtronicConfig) -> dict[str, str]:
-    """The keys that differ between a checkpoint and a configuration, with both values."""
+    """Find the keys that differ between a checkpoint and a configuration, with both values."""
     changes = check_drift(stored, config, fingerprints=(None, ""), allowed=_Everything())
     return {change.key: str(change) for change in changes}
 
@@ -100,7 +105,7 @@ class _Everything(frozenset[str]):
 
 
 def _meant(before: Facts, after: Facts) -> set[str]:
-    """The keys that were changed on purpose between two checkpoints of a run."""
+    """Find the keys that were changed on purpose between two checkpoints of a run."""
     entries = after.history[len(before.history) :]
     return {str(entry["changed"]) for entry in entries if "changed" in entry}
 

@@ -1,4 +1,4 @@
-"""From what a person typed to run directories."""
+"""Expand paths and globs that a person typed to run directories."""
 
 import glob
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from speedtronic.errors import UsageError
 
 
 def expand(run_dirs: Sequence[str]) -> list[str]:
-    """The directories that paths and globs name, each once, those of a glob sorted.
+    """List the directories that paths and globs name, each once, those of a glob sorted.
 
-    What is there under exactly the name given is no glob, whatever characters it has. Of what a
-    glob matches only runs count: `runs/*` may have files and other folders beside them.
+    A directory that exists under exactly the given name is no glob, whatever characters it has. Of
+    the matches of a glob only runs count: `runs/*` may match files and other folders too.
 
     Raises:
         UsageError: a glob that matches no run, or a path that is no directory.
@@ -36,7 +36,7 @@ def expand(run_dirs: Sequence[str]) -> list[str]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a run lies there, or the checkpoints of one that lie on their own."""
+    """Whether a path is a run's directory, or a checkpoint directory outside any run."""
     if not path.is_dir():
         return False
     try:

@@ -1,4 +1,4 @@
-"""A run directory for a drill: a copy of one checkpoint, gone afterwards, the run's untouched."""
+"""Make a temporary run directory with a copy of one checkpoint, for a drill to train in."""
 
 import logging
 import shutil
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicConfig | None]:
-    """Make a run directory that holds a copy of one checkpoint; None where no drill may train.
+def scratch_run(examination: Examination, start: Candidate) -> Iterator[SpeedtronicConfig | None]:
+    """Make a run directory with a copy of one checkpoint; yield None where no drill may train.
 
     Raises:
-        StorageError: the checkpoint is not there any more.
+        StorageError: the checkpoint no longer exists.
     """
     config = examination.config
     if config is None or examination.distrusted:
@@ -49,7 +49,7 @@ def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicC
                 "checkpoint.keep_best": None,
                 "checkpoint.keep_last": None,
                 "chunk.steps": NEVER,
-                # Neither has a part in the state.
+                # Neither validation nor logging is part of the state.
                 "validation.every_steps": None,
                 "validation.text_path": None,
                 "validation.dataset": None,
@@ -78,7 +78,7 @@ def scratch(examination: Examination, start: Candidate) -> Iterator[SpeedtronicC
 def drill_worker(
     config: SpeedtronicConfig, allow_changes: Sequence[str] = ()
 ) -> Iterator[ChunkWorker]:
-    """A worker for the block; whatever else than its own end ends a drill, kills it."""
+    """Start a worker for the block, and kill it if the block raises."""
     with ChunkWorker(config, allow_changes=allow_changes, on_log=log_quietly) as worker:
         try:
             yield worker
@@ -87,17 +87,17 @@ def drill_worker(
             raise
 
 
-def nothing(examination: Examination, drill: str) -> Finding:
-    """A run without a good checkpoint: a failure, unless it has only just begun."""
-    if examination.look.is_empty or not examination.settled:
+def no_checkpoint(examination: Examination, drill: str) -> Finding:
+    """Report that no checkpoint is good: a failure, unless the run has only just begun."""
+    if examination.snapshot.is_empty or not examination.settled:
         found = "no checkpoint yet" if examination.settled else "none held still"
         return Finding(drill, "warning", examination.path(), found, "a checkpoint")
     found, action = "nothing to start from", "see the findings before this one"
     return Finding(drill, "failed", examination.path(), found, "a good checkpoint", action)
 
 
-def unprepared(examination: Examination, drill: str) -> Finding:
-    """A run whose configuration is not known in full, or not trusted with running code."""
+def no_configuration(examination: Examination, drill: str) -> Finding:
+    """Report that the configuration is not known in full, or not trusted with running code."""
     if examination.distrusted:
         path, action = str(examination.directory), "take it over, or give --config FILE"
         expected = "a run that nobody else can write, since a drill runs what its config.yaml names"
@@ -109,5 +109,5 @@ def unprepared(examination: Examination, drill: str) -> Finding:
 
 
 def log_quietly(level: int, name: str, message: str) -> None:
-    """What the worker of a drill logs is of interest when it fails only."""
+    """Log a worker's message at debug level; it matters only if the drill fails."""
     logger.debug("%s: %s", name, message)

@@ -147,6 +147,21 @@ def publish(
     return result
 
 
+def publish_bytes(
+    storage: Storage,
+    name: str,
+    content: bytes,
+    *,
+    fence: Callable[[], None] = lambda: None,
+) -> None:
+    """Write `content` as the file `name`, whole and durable, or not at all; as `publish`.
+
+    Raises:
+        StorageError: as `publish`.
+    """
+    publish(storage, name, lambda file: file.write(content), fence=fence)
+
+
 @contextmanager
 def _closing(file: BinaryIO) -> Iterator[BinaryIO]:
     try:

@@ -24,9 +24,9 @@ from speedtronic.recovery import (
     RecoveryReport,
     examination,
     expand,
+    judging,
     run_checklist,
 )
-from speedtronic.recovery import judging as looking
 from speedtronic.run_directory import record_place
 from speedtronic.runtime import train_from_config
 from speedtronic.storage import regular_files as run_directory
@@ -462,7 +462,7 @@ class Meanwhile(LoadProcess):
 def test_files_that_retention_deletes_are_no_damage(
     run: Path, loader: LoadProcess, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    monkeypatch.setattr(looking, "LOOKS", looks)
+    monkeypatch.setattr(judging, "MAX_SNAPSHOTS", looks)
     config = tiny_config(run, **{"checkpoint.keep_last": 1})
 
     def go_on(step: int) -> None:
@@ -491,12 +491,12 @@ def test_a_writer_whose_lock_cannot_be_seen_causes_no_alarm(
         looks[-1].write_text("")  # something new each time
         return read_pointer(storage)
 
-    monkeypatch.setattr(looking, "read_pointer", busy)
+    monkeypatch.setattr(judging, "read_pointer", busy)
     report = run_checklist(str(run), repair=True, loader=loader)
     assert outline(report)[:2] == [("directory", "warning"), ("pointer", "ok")]
     assert "being trained by a process not seen from here" in report.findings[0].found
     assert report.healthy
-    assert len(looks) == 2 * looking.LOOKS
+    assert len(looks) == 2 * judging.MAX_SNAPSHOTS
     assert pinned(open_storage(str(run / "checkpoints"))) == {}  # nor anything else written
 
 

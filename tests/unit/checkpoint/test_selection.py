@@ -11,6 +11,7 @@ import torch
 
 from speedtronic.checkpoint import CheckpointStore, layout, open_lock, open_storage, survey
 from speedtronic.checkpoint.candidates import candidates
+from speedtronic.checkpoint.loading import load_newest, load_step
 from speedtronic.checkpoint.retention import pin, pinned
 from speedtronic.errors import (
     LegacyStoreError,
@@ -18,7 +19,6 @@ from speedtronic.errors import (
     OutputDirError,
     StorageError,
 )
-from speedtronic.recovery.loading import load_newest
 from speedtronic.recovery.rollback import roll_back
 from speedtronic.storage.base import publish
 from speedtronic.storage.lock import read_lock_record
@@ -124,7 +124,7 @@ def test_what_is_no_regular_file_is_refused_by_name(tmp_path: Path, kind: str, f
     with pytest.raises(NoValidCheckpointError, match=r"step_000000000006\.\w+ is a "):
         load_newest(open_storage(str(root)))
     with pytest.raises(NoValidCheckpointError, match=r"step_000000000006\.\w+ is a "):
-        load_newest(open_storage(str(root)), 6)
+        load_step(open_storage(str(root)), 6)
     assert picture(tmp_path) == before
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from speedtronic.recovery.checklist import repeated
+from speedtronic.recovery.checklist import describe_repetition
 from speedtronic.recovery.counter_check import disagreements
 from speedtronic.worker.load import Facts
 from tests.unit.checkpoint.test_agreement import MANIFEST
@@ -43,7 +43,9 @@ def test_each_fault_is_named(change: dict[str, Any], said: str) -> None:
 
 
 def test_how_much_is_repeated() -> None:
-    assert repeated(FACTS.data).startswith("0 samples: the order is a function of the seed")
+    assert describe_repetition(FACTS.data).startswith(
+        "0 samples: the order is a function of the seed"
+    )
     stream = {"samples": 32, "index": 2, "begun": 8, "own_state": True}
-    assert "a state of their own, at sample 32" in repeated(stream)
-    assert "up to 24 are read again" in repeated({**stream, "own_state": False})
+    assert "a state of their own, at sample 32" in describe_repetition(stream)
+    assert "up to 24 are read again" in describe_repetition({**stream, "own_state": False})

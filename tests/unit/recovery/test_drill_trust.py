@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speedtronic.recovery import LoadProcess, run_checklist
-from speedtronic.recovery.drill_trust import distrust, named_code
+from speedtronic.recovery.drill_trust import named_code, reason_for_distrust
 from speedtronic.runtime import train_from_config
 from tests.tiny import tiny_config
 
@@ -22,8 +22,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_ones_own_run_is_trusted(run: Path) -> None:
-    assert distrust(run) == ""
-    assert distrust(run / "missing") == ""
+    assert reason_for_distrust(run) == ""
+    assert reason_for_distrust(run / "missing") == ""
 
 
 @pytest.mark.parametrize("name", [".", "config.yaml"])
@@ -33,14 +33,18 @@ def test_what_others_can_write_is_not(name: str, mode: int, run: Path) -> None:
     before = path.stat().st_mode
     path.chmod(mode | (0o100 if path.is_dir() else 0))
     try:
-        assert distrust(run).startswith(f"{path.resolve()} can be written by other users (")
+        assert reason_for_distrust(run).startswith(
+            f"{path.resolve()} can be written by other users ("
+        )
     finally:
         path.chmod(before)
 
 
 def test_what_belongs_to_another_user_is_not(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert distrust(run) == f"{run} belongs to user {os.getuid()}, the drill runs as 4711"
+    assert (
+        reason_for_distrust(run) == f"{run} belongs to user {os.getuid()}, the drill runs as 4711"
+    )
 
 
 @pytest.mark.parametrize("drill", ["replay", "resume"])

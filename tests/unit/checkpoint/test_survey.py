@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from speedtronic.checkpoint import layout, open_storage, survey
-from speedtronic.checkpoint.candidates import Survey
+from speedtronic.checkpoint.survey import Survey
 from tests.tiny import tree
 from tests.unit.checkpoint.states import open_store, selected_step, state_at
 
