@@ -1,4 +1,4 @@
-"""The loss of a run as a picture."""
+"""Draws the loss of runs as a PNG."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ def plot_losses(
 
 
 def _thinned(events: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    """Steps and values, averaged in groups where there are more than a picture can show."""
+    """Return steps and values, averaged in groups where there are more than a picture can show."""
     size = -(-len(events) // MAX_POINTS) or 1
     groups = [events[i : i + size] for i in range(0, len(events), size)]
     return (

@@ -1,4 +1,4 @@
-"""What happened in a run: as a record, and as files in its directory."""
+"""Records what happened in a run, and writes it to `report.json` and `report.md`."""
 
 import logging
 import re
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ChunkReport:
-    """One chunk: what was planned and what it took.
+    """Records one chunk: what was planned, and how many attempts and how much time it took.
 
     Attributes:
         start, target: the steps planned.
@@ -46,13 +46,13 @@ class ChunkReport:
 
     @property
     def signals(self) -> list[str]:
-        """The signals that ended attempts, in order."""
+        """Return the names of the signals that ended attempts, in order."""
         return [name for text in self.failures for name in re.findall(r"\bSIG[A-Z0-9]+\b", text)]
 
 
 @dataclass
 class RunReport:
-    """A flow run from its first restore to its last chunk.
+    """Records a flow run from its first restore to its last chunk.
 
     Attributes:
         name, output_dir: of the run, as configured.
@@ -91,26 +91,26 @@ class RunReport:
 
     @property
     def attempts(self) -> int:
-        """Tries of all chunks together."""
+        """Return the number of attempts of all chunks together."""
         return sum(chunk.attempts for chunk in self.chunks)
 
     @property
     def failures(self) -> list[str]:
-        """How each failed attempt ended, in order."""
+        """Return how each failed attempt ended, in order."""
         return [failure for chunk in self.chunks for failure in chunk.failures]
 
     @property
     def all_chunks(self) -> list[ChunkReport]:
-        """Those of this flow run and of the ones before it."""
+        """Return the chunks of this flow run and of those before it."""
         return self.earlier_chunks + self.chunks
 
     @property
     def restarts(self) -> list[int]:
-        """The steps at which the run went on from disk, in order; its beginning is none."""
+        """Return the steps at which the run was loaded again, in order; its start is none."""
         return (self.earlier_restores + self.restores)[1:]
 
     def take_up(self, directory: Path) -> None:
-        """Put before this flow run what `report.json` in `directory` tells of the ones before it.
+        """Add the chunks and restores of earlier flow runs from `report.json` in `directory`.
 
         A report of another run is no part of this one's past; nor is one that cannot be read,
         which a warning says.
@@ -131,7 +131,7 @@ class RunReport:
             self.earlier_chunks, self.earlier_restores = chunks, restores
 
     def take_from_store(self, pointers: Sequence[Pointer]) -> None:
-        """Take up what is in the store at the end of the flow run, newest first."""
+        """Update the report from the checkpoints in the store at the end, given newest first."""
         self.checkpoints = [
             {"step": pointer.step, "file": pointer.file, "digest": pointer.digest}
             for pointer in pointers
@@ -142,7 +142,7 @@ class RunReport:
             self.samples, self.tokens = newest.samples, newest.tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `chunks` and `restores` are those of the whole run."""
+        """Return a dict for JSON; `chunks` and `restores` are those of the whole run."""
         record = asdict(self) | {
             "run_id": self.pointer and self.pointer.run_id,
             "pointer": self.pointer and self.pointer.model_dump(),
@@ -154,7 +154,7 @@ class RunReport:
         return record
 
     def to_markdown(self) -> str:
-        """For people: where the run is, what went wrong, and its chunks as a table."""
+        """Format the report for people: progress, failures, and the chunks as a table."""
         lines = [
             f"# {self.name}: step {self.trained_to} of {self.target_step}",
             "",
@@ -176,7 +176,7 @@ class RunReport:
         return "\n".join(lines) + "\n"
 
     def rows(self) -> list[dict[str, Any]]:
-        """The chunks as a table for people: the newest `MAX_ROWS`, oldest first."""
+        """Return the newest `MAX_ROWS` chunks as rows of a table for people, oldest first."""
         return [
             {
                 "steps": f"{chunk.start}-{chunk.target}",

@@ -1,4 +1,8 @@
-"""Where a run lives: `run.json` in its output directory, so that a copy can tell it is one."""
+"""Knows the files of a run's output directory, and finds the run's checkpoints from there.
+
+`config.yaml` holds the resolved configuration. `run.json` holds the run id, where the run was last
+trained, and where its checkpoints are; by it a copy of the directory is recognized as one.
+"""
 
 import logging
 import os
@@ -26,101 +30,22 @@ from speedtronic.storage.regular_files import (
 )
 from speedtronic.storage.urls import is_local, local_path, open_storage
 
+CONFIG_YAML = "config.yaml"
 RUN_JSON = "run.json"
-LIMIT_BYTES = 2**20
+REPORTS = ("report.json", "report.md", "loss.png")
+
+LIMIT_BYTES = 2**20  # of run.json
 
 logger = logging.getLogger(__name__)
 
 
-def record_place(directory: Path, run_id: str, checkpoints: str = "checkpoints") -> None:
-    """Write whose directory this is, and where it is, unless that is what stands there.
-
-    A crash leaves the file as it was or as it is now.
-
-    Args:
-        directory: the run's output directory.
-        run_id: of the run.
-        checkpoints: path or URL of its checkpoints, as configured, without secrets.
-
-    Raises:
-        OutputDirError, StorageError: it cannot be written.
-    """
-    path = directory / RUN_JSON
-    with disk_errors(f"cannot write {path}"):
-        here = {"run_id": run_id, "checkpoints": checkpoints, **_place(directory)}
-    former: dict[str, Any] = {}
-    try:
-        former = read_json(path, LIMIT_BYTES)
-    except FileNotFoundError:
-        pass
-    except CorruptError as error:
-        logger.warning("%s; it is written anew", error)
-    if {key: former.get(key) for key in here} == here:
-        return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    replace_text(path, strict_json({**here, "recorded_at": now}, indent=2) + "\n")
-
-
-def read_place(directory: Path) -> dict[str, Any]:
-    """What `run.json` says; empty where there is none, or a damaged one.
-
-    Raises:
-        StorageError, OutputDirError: it cannot be read, which says nothing of what is in it.
-    """
-    try:
-        return read_json(directory / RUN_JSON, LIMIT_BYTES)
-    except (FileNotFoundError, CorruptError):
-        return {}
-
-
-def place_problem(directory: Path) -> str:
-    """Why `run.json` says nothing though it is there; empty otherwise. Raises as `read_place`."""
-    try:
-        read_json(directory / RUN_JSON, LIMIT_BYTES)
-    except FileNotFoundError:
-        return ""
-    except CorruptError as error:
-        return str(error)
-    return ""
-
-
-def displacement(directory: Path) -> str:
-    """How this directory differs from the one that the run was last trained in; empty if it does
-    not, or if nothing was recorded."""
-    stored = read_place(directory)
-    if not stored:
-        return ""
-    here = _place(directory)
-    if stored.get("path") != here["path"]:
-        return f"copied or moved from {stored.get('path')} on {stored.get('host')}"
-    if stored.get("inode") != here["inode"]:
-        return "a copy of the directory that had this path before"
-    if stored.get("host") == here["host"] and stored.get("file_system") != here["file_system"]:
-        return "on another file system than before"
-    return ""
-
-
-def _place(directory: Path) -> dict[str, Any]:
-    # A device's number is another after a reboot; the id of its file system mostly is not.
-    return {
-        "path": str(directory.resolve()),
-        "host": socket.gethostname(),
-        "inode": directory.stat().st_ino,
-        "file_system": f"{os.statvfs(directory).f_fsid:x}",
-    }
-
-
-CONFIG_YAML = "config.yaml"
-REPORTS = ("report.json", "report.md", "loss.png")
-
-
 def logging_path(config: SpeedtronicConfig, name: str | None) -> Path | None:
-    """Where a file of the `logging` section lies: a relative one under `run.output_dir`."""
+    """Return the path of a file in the `logging` section, relative to `run.output_dir`."""
     return None if name is None else local_path(config.under_output_dir(name))
 
 
 def check_writable(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
-    """Look whether all that the run writes can be written; nothing is created.
+    """Check that every file and directory of the run can be written; nothing is created.
 
     Args:
         checkpoints: whether the directory of the checkpoints is needed.
@@ -155,6 +80,32 @@ def make_folders(config: SpeedtronicConfig, *, checkpoints: bool) -> None:
     folders += [file.parent for file in _files(config).values()]
     for folder in dict.fromkeys(folders):
         make_directory(folder)
+
+
+def _folders(config: SpeedtronicConfig, checkpoints: bool) -> dict[str, Path]:
+    folders = {"run.output_dir": local_path(config.run.output_dir)}
+    if checkpoints and is_local(config.checkpoint_dir):
+        folders["checkpoint.directory"] = local_path(config.checkpoint_dir)
+    return folders
+
+
+def _files(config: SpeedtronicConfig) -> dict[str, Path]:
+    section = config.logging
+    names = {"logging.file": section.file, "logging.json_file": section.json_file}
+    return {key: path for key, name in names.items() if (path := logging_path(config, name))}
+
+
+def _refuse_unwritable(key: str, path: Path, *, is_file: bool) -> None:
+    with disk_errors(f"{key}: cannot look at {path}"):
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        is_directory = nearest.is_dir()
+    if is_directory == (is_file and nearest == path):
+        what = "is a directory" if is_directory else "is not a directory"
+    elif not os.access(nearest, os.W_OK):
+        what = "may not be written"
+    else:
+        return
+    raise OutputDirError(f"{key}: cannot write {path}: {nearest} {what}")
 
 
 def write_config(config: SpeedtronicConfig) -> None:
@@ -196,35 +147,89 @@ def read_config(directory: Path) -> SpeedtronicConfig:
     return config
 
 
-def _folders(config: SpeedtronicConfig, checkpoints: bool) -> dict[str, Path]:
-    folders = {"run.output_dir": local_path(config.run.output_dir)}
-    if checkpoints and is_local(config.checkpoint_dir):
-        folders["checkpoint.directory"] = local_path(config.checkpoint_dir)
-    return folders
+def record_place(directory: Path, run_id: str, checkpoints: str = "checkpoints") -> None:
+    """Write run id, place of the directory and of its checkpoints to `run.json`, if they changed.
 
+    A crash leaves the file as it was or as it is now.
 
-def _files(config: SpeedtronicConfig) -> dict[str, Path]:
-    section = config.logging
-    names = {"logging.file": section.file, "logging.json_file": section.json_file}
-    return {key: path for key, name in names.items() if (path := logging_path(config, name))}
+    Args:
+        directory: the run's output directory.
+        run_id: of the run.
+        checkpoints: path or URL of its checkpoints, as configured, without secrets.
 
-
-def _refuse_unwritable(key: str, path: Path, *, is_file: bool) -> None:
-    with disk_errors(f"{key}: cannot look at {path}"):
-        nearest = next(place for place in (path, *path.parents) if place.exists())
-        is_directory = nearest.is_dir()
-    if is_directory == (is_file and nearest == path):
-        what = "is a directory" if is_directory else "is not a directory"
-    elif not os.access(nearest, os.W_OK):
-        what = "may not be written"
-    else:
+    Raises:
+        OutputDirError, StorageError: it cannot be written.
+    """
+    path = directory / RUN_JSON
+    with disk_errors(f"cannot write {path}"):
+        here = {"run_id": run_id, "checkpoints": checkpoints, **_place(directory)}
+    former: dict[str, Any] = {}
+    try:
+        former = read_json(path, LIMIT_BYTES)
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        logger.warning("%s; it is written anew", error)
+    if {key: former.get(key) for key in here} == here:
         return
-    raise OutputDirError(f"{key}: cannot write {path}: {nearest} {what}")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    replace_text(path, strict_json({**here, "recorded_at": now}, indent=2) + "\n")
+
+
+def read_place(directory: Path) -> dict[str, Any]:
+    """Return the content of `run.json`; an empty dict if it is missing or damaged.
+
+    Raises:
+        StorageError, OutputDirError: it cannot be read, which says nothing of what is in it.
+    """
+    try:
+        return read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except (FileNotFoundError, CorruptError):
+        return {}
+
+
+def place_problem(directory: Path) -> str:
+    """Say what is wrong with a damaged `run.json`; empty otherwise. Raises as `read_place`."""
+    try:
+        read_json(directory / RUN_JSON, LIMIT_BYTES)
+    except FileNotFoundError:
+        return ""
+    except CorruptError as error:
+        return str(error)
+    return ""
+
+
+def displacement(directory: Path) -> str:
+    """Say how this directory differs from the one that the run was last trained in.
+
+    Empty if it does not differ, or if nothing was recorded.
+    """
+    stored = read_place(directory)
+    if not stored:
+        return ""
+    here = _place(directory)
+    if stored.get("path") != here["path"]:
+        return f"copied or moved from {stored.get('path')} on {stored.get('host')}"
+    if stored.get("inode") != here["inode"]:
+        return "a copy of the directory that had this path before"
+    if stored.get("host") == here["host"] and stored.get("file_system") != here["file_system"]:
+        return "on another file system than before"
+    return ""
+
+
+def _place(directory: Path) -> dict[str, Any]:
+    # A device's number is another after a reboot; the id of its file system mostly is not.
+    return {
+        "path": str(directory.resolve()),
+        "host": socket.gethostname(),
+        "inode": directory.stat().st_ino,
+        "file_system": f"{os.statvfs(directory).f_fsid:x}",
+    }
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where a run keeps its checkpoints, and how that is known.
+    """Says where a run keeps its checkpoints, and how that is known.
 
     Attributes:
         checkpoints: their path or URL.
@@ -277,7 +282,7 @@ def locate(directory: Path, given: SpeedtronicConfig | None = None) -> Located:
 
 
 def recorded_checkpoints(directory: Path) -> str:
-    """Where the checkpoints of a run are, as its run.json says; empty if it does not."""
+    """Return the path or URL of the checkpoints that `run.json` names; empty if it names none."""
     recorded = read_place(directory).get("checkpoints")
     if not isinstance(recorded, str) or not recorded or MARK in recorded or "${" in recorded:
         return ""
@@ -285,8 +290,10 @@ def recorded_checkpoints(directory: Path) -> str:
 
 
 def checkpoints_elsewhere(config: SpeedtronicConfig) -> str:
-    """Where there are checkpoints of the run in `run.output_dir`, if not where `config` has them;
-    empty otherwise."""
+    """Return where the run in `run.output_dir` has checkpoints, if `config` names another place.
+
+    Empty if it names the same place, or if there are none.
+    """
     recorded = recorded_checkpoints(local_path(config.run.output_dir))
     if not recorded or _same(recorded, config.checkpoint_dir) or not _holds(recorded):
         return ""
@@ -304,7 +311,7 @@ def _same(a: str, b: str) -> bool:
 
 
 def _holds(checkpoints: str) -> bool:
-    """Whether there are checkpoints; True also where that cannot be seen."""
+    """Return whether there are checkpoints; True also if the store cannot be read."""
     try:
         return any(True for _ in layout.steps_newest_first(open_storage(checkpoints).list()))
     except (ConfigError, StorageError):
@@ -312,7 +319,10 @@ def _holds(checkpoints: str) -> bool:
 
 
 def find_store(directory: str) -> Storage:
-    """The checkpoints of a run's output directory, or those in `directory`, a path or URL, itself.
+    """Open the checkpoints of a run's output directory, or those that lie in `directory` itself.
+
+    Args:
+        directory: a path or URL.
 
     Raises:
         UsageError: there is no such directory.

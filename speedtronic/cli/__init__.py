@@ -26,11 +26,11 @@ from speedtronic.worker import openmp
 # torch takes over a second to import, so what needs it is imported where it is used.
 
 
-STOP_S = 1.5  # longer than that, nobody who asked us to end has to wait for it
+STOP_S = 1.5  # after a stop signal the process ends within this time, whatever it is doing
 
 
 class _Stopped(BaseException):
-    """A stop signal, so that files and locks are let go on the way out."""
+    """Raised by a stop signal, so that files are closed and locks released on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -82,7 +82,7 @@ def _on_stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _nothing_to_save(number: int, frame: FrameType | None) -> None:
-    """Until training begins; it must not end the process."""
+    """Ignore SIGUSR1 until training begins: its default action would end the process."""
 
 
 def _say_stopped(number: int, trains: bool) -> None:

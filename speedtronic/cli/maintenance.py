@@ -1,4 +1,4 @@
-"""The commands for a run that is not being trained: verify, recover, rollback, export, compare."""
+"""Adds the commands for runs that are not being trained: verify, recover, rollback and others."""
 
 import argparse
 import json

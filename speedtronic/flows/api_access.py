@@ -1,4 +1,4 @@
-"""Where Prefect's server listens, by which names, and what its clients need to know."""
+"""Derives from Prefect's settings where its server listens, under which names, and its secret."""
 
 from dataclasses import dataclass
 from shlex import quote
@@ -22,7 +22,7 @@ CLIENTS_ELSEWHERE = (
 
 @dataclass(frozen=True)
 class Access:
-    """Where the server listens, under which names, and who may enter.
+    """Holds the address of the server, the names it answers to, and its secret.
 
     Attributes:
         host: it listens on.
@@ -40,7 +40,7 @@ class Access:
 
     @classmethod
     def from_settings(cls) -> Self:
-        """As Prefect's settings say; what they leave open is closed.
+        """Read Prefect's settings; access that they do not grant is refused.
 
         Raises:
             OutputDirError: the secret cannot be kept in PREFECT_HOME.
@@ -63,17 +63,17 @@ class Access:
 
     @property
     def page(self) -> str:
-        """The address of its page from this machine."""
+        """Return the URL of the server's page, as seen from this machine."""
         name = LOOPBACK[0] if self.host in EVERYWHERE else self.host
         return f"http://{_bracketed(name)}:{self.port}"
 
     @property
     def names(self) -> frozenset[str]:
-        """What a request may call this server."""
+        """Return the host names by which a request may address this server."""
         return frozenset((urlsplit(origin).hostname or "").lower() for origin in self.origins)
 
     def environment(self) -> dict[str, str]:
-        """What a server process is started with."""
+        """Return the environment variables for the server's process."""
         return {
             "PREFECT_SERVER_API_AUTH_STRING": self.secret,
             "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
@@ -83,11 +83,11 @@ class Access:
         }
 
     def client_command(self) -> str:
-        """The shell command that lets a terminal talk to the server; shows no secret."""
+        """Return the shell command that lets a terminal talk to the server; it shows no secret."""
         return f'export PREFECT_API_URL={self.page}/api PREFECT_API_AUTH_STRING="{self.secret_in}"'
 
     def warning(self) -> str:
-        """What to know if other machines can reach the server; empty if they cannot."""
+        """Return a warning if other machines can reach the server; empty if they cannot."""
         if self.host in LOOPBACK:
             return ""
         names = ", ".join(sorted(self.names.difference(LOOPBACK))) or "none"

@@ -1,4 +1,4 @@
-"""The secret that Prefect's server asks for, kept in a file that only its owner can read."""
+"""Keeps the secret of Prefect's server in a file that only its owner can read."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def _make(path: Path) -> str:
 
 
 def _what_is_wrong(path: Path) -> str:
-    """Why the file is not one to trust; empty if it is. Opens only a regular file."""
+    """Say why the file must not be trusted; empty if it may be. Opens regular files only."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "is a link" if stat.S_ISLNK(found.st_mode) else "is no regular file"

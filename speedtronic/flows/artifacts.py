@@ -1,11 +1,11 @@
-"""What one sees of a run: artifacts in Prefect, and the same as files in the run's directory.
+"""Shows a run: as artifacts in Prefect, and as files in the run's directory.
 
     progress-<run>   how far it is                          (progress)
     chunks-<run>     what each chunk took     report.json, report.md  (table)
     loss-<run>       the loss, and where it was restarted   loss.png  (image)
 
-None of it may cost a run anything: a failure to show is logged, and the next look tries again; each
-is renewed only as often as takes a hundredth of the time, and a new version comes every 10 minutes.
+It must not harm or slow the run: a failure is logged and tried again later, updates take at most a
+hundredth of the time, and tables and images get a new version at most every 10 minutes.
 """
 
 import base64
@@ -42,9 +42,8 @@ UPDATE_S = 10.0  # every update is an event in Prefect, and a line of `--watch`
 VERSION_S = 600.0  # tables and images have no update: each is one more in the list
 
 
-class Sparing:
-    """Does something whenever that takes at most `SHARE` of the time since it was last done, and
-    that was at least `least_s` ago."""
+class Throttled:
+    """Limits how often an action runs: at most every `least_s`, for at most `SHARE` of the time."""
 
     def __init__(self, action: Callable[[], None], least_s: float) -> None:
         self._action = action
@@ -52,7 +51,7 @@ class Sparing:
         self._next = 0.0
 
     def __call__(self) -> None:
-        """Do it if it is time."""
+        """Run the action if it is due."""
         started = time.monotonic()
         if started >= self._next:
             self._action()
@@ -61,7 +60,7 @@ class Sparing:
 
 
 class RunView:
-    """Shows one run from its restore to its end, however that comes; a context manager."""
+    """Shows one run from its first restore to its end, also after an error; a context manager."""
 
     def __init__(self, settings: SpeedtronicConfig) -> None:
         self._settings = settings
@@ -70,10 +69,10 @@ class RunView:
         self._report: RunReport | None = None
         self._step = 0
         self._progress_id: UUID | None = None
-        self._progress = Sparing(self._show_progress, UPDATE_S)
-        self._chunks = Sparing(self._show_chunks, VERSION_S)
-        self._files = Sparing(self._write_files, UPDATE_S)
-        self._loss = Sparing(self._show_loss, VERSION_S)
+        self._progress = Throttled(self._show_progress, UPDATE_S)
+        self._chunks = Throttled(self._show_chunks, VERSION_S)
+        self._files = Throttled(self._write_files, UPDATE_S)
+        self._loss = Throttled(self._show_loss, VERSION_S)
 
     def begin(self, report: RunReport) -> None:
         """Show `report` from now on, which the flow keeps up to date."""
@@ -83,13 +82,13 @@ class RunView:
         self._progress()
 
     def step_reached(self, step: int) -> None:
-        """Training is at `step`."""
+        """Show that training has reached `step`."""
         if self._report is not None:
             self._step = step
             self._progress()
 
     def chunk_ended(self) -> None:
-        """The report has one more chunk."""
+        """Show the report, which has one more chunk."""
         assert self._report is not None
         self._step = self._report.trained_to
         for show in (self._files, self._progress, self._chunks, self._loss):
@@ -173,7 +172,7 @@ class RunView:
 
 @contextmanager
 def harmless(what: str) -> Iterator[None]:
-    """Log that `what` could not be shown, rather than end a run for it."""
+    """Turn an exception into a warning that `what` could not be shown; the run goes on."""
     try:
         yield
     except Exception as error:
@@ -181,7 +180,7 @@ def harmless(what: str) -> Iterator[None]:
 
 
 def _pointers(settings: SpeedtronicConfig) -> list[Pointer]:
-    """To each checkpoint in the store, newest first."""
+    """Return the pointer to each checkpoint in the store, newest first."""
     found = []
     for candidate in candidates(open_storage(settings.checkpoint_dir)):
         with suppress(CheckpointError):  # for the next restore to judge

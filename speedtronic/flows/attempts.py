@@ -1,4 +1,4 @@
-"""A run's tasks: each retried as the run says, and what happens in them told to Prefect."""
+"""Makes Prefect tasks that are retried as the run is configured, and reports their events."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from speedtronic.worker.chunk import ChunkWorker
 
 
 class Attempts:
-    """Makes tasks of attempts.
+    """Turns the steps of a flow into tasks that Prefect retries.
 
     Args:
         settings: of the run.
@@ -25,7 +25,7 @@ class Attempts:
         self._view = view
 
     def of(self, attempt: Any, name: str, worker: ChunkWorker, *, saves: int) -> Callable[..., Any]:
-        """The task, retried while `chunk.retries` attempts in a row have brought no new checkpoint.
+        """Return the task, retried until `chunk.retries` retries in a row gave no new checkpoint.
 
         Prefect wants a number: every save can be preceded by that many failures, and be followed
         by one more before it is reported.
@@ -56,7 +56,7 @@ class Attempts:
         return retried
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Told by the worker of what happens in its process."""
+        """Pass an event of the worker's process on to Prefect."""
         if event["event"] == "step":
             self._view.step_reached(event["step"])
         elif event["event"] == "saved":
@@ -66,5 +66,5 @@ class Attempts:
 
 
 def _is_final(error: WorkerFailed) -> bool:
-    """Whether a person is needed. Whoever holds the lock is alive, and may go on for days."""
+    """Return whether no retry can help. A run that holds the lock may go on for days."""
     return not error.retryable or error.kind == RunLockedError.__name__

@@ -1,4 +1,4 @@
-"""What brings back a flow run whose process died: three automations on the server.
+"""Defines three automations, by which the server restarts a flow run whose process died.
 
     python -m speedtronic.flows.automations
 
@@ -36,7 +36,7 @@ _FLOWS = ("speedtronic", "recovery", "revival")
 
 
 def automations() -> list[AutomationCore]:
-    """All of them, as they should be."""
+    """Return all three automations, as they should be on the server."""
     training: list[ResourceSpecification | dict[str, str | list[str]]] = [
         {"prefect.resource.role": "flow", "prefect.resource.name": "speedtronic"},
         {"prefect.resource.role": "deployment"},  # without one, nobody would start it again

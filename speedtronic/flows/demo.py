@@ -1,6 +1,6 @@
-"""Crash, resume, and prove that the result is the same to the bit. About a minute on two cores.
+"""Kills a training run twice, resumes it, and shows that the result is the same to the bit.
 
-    python flows/resume_demo.py [--seed N]
+    python flows/resume_demo.py [--seed N]        about a minute on two cores
 
 Three runs in runs/demo: the two-step demonstration of the `speedtronic` command; a chunked flow
 whose training process is killed twice at random moments; the same run, uninterrupted. Exits with 1
@@ -71,7 +71,7 @@ class Killer:
             last_pid = pid
 
     def last_step(self) -> int:
-        """The newest step in the metrics, which reach the file as they happen."""
+        """Return the newest step in the metrics file, which is written line by line."""
         with suppress(OSError, ValueError, IndexError):
             *_, last, _ = _metrics(self.directory).read_bytes().split(b"\n")
             return int(json.loads(last)["step"])
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def two_steps(output: Path) -> None:
-    """The demonstration of the reference page, word for word."""
+    """Run the two commands of the reference page's demonstration, word for word."""
     smoke = str(ROOT / "configs/smoke.yaml")
     arguments = ["train", "--config", smoke, "--device", "cpu", "--output-dir", str(output)]
     command(*arguments, "--max-steps", "2")
@@ -117,7 +117,7 @@ def command(*arguments: str) -> None:
 
 
 def interrupted(output: Path, rng: random.Random) -> tuple[RunReport, list[int]]:
-    """The flow, with its training process killed on the way.
+    """Run the flow, and kill its training process on the way.
 
     Returns:
         Its report, and the last step that each killed process had finished.

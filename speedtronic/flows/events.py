@@ -1,4 +1,4 @@
-"""What Prefect is told to have happened to a run, as events that automations can act on.
+"""Emits Prefect events about a run, which automations can act on.
 
     speedtronic.checkpoint.saved        step
     speedtronic.checkpoint.quarantined  file, reason
@@ -19,7 +19,7 @@ from speedtronic.flows.keys import slug
 
 
 class RunEvents:
-    """The events of one run.
+    """Emits the events of one run.
 
     Args:
         run_dir: of the run, as configured.
@@ -32,11 +32,11 @@ class RunEvents:
         self._known = {item.file for item in quarantined(self._storage)}
 
     def checkpoint_saved(self, step: int) -> None:
-        """A checkpoint is durable, and the pointer names it."""
+        """Emit that the checkpoint of `step` is durable and the pointer names it."""
         emit("speedtronic.checkpoint.saved", self._run_dir, step=step)
 
     def look_for_quarantined(self) -> None:
-        """Tell of each file that was moved to quarantine since the last look."""
+        """Emit an event for each file that was moved to quarantine since the last call."""
         for item in quarantined(self._storage):
             if item.file not in self._known:
                 self._known.add(item.file)
@@ -48,7 +48,7 @@ class RunEvents:
                 )
 
     def chunk_retried(self, task: str, attempt: int, failure: str) -> None:
-        """An attempt failed, and another one follows."""
+        """Emit that an attempt failed and another one follows."""
         emit(
             "speedtronic.chunk.retried", self._run_dir, task=task, attempt=attempt, failure=failure
         )

@@ -1,11 +1,11 @@
-"""A run's directory as a key of artifacts and events."""
+"""Turns a run's directory into a key for artifacts and events."""
 
 import re
 from pathlib import Path
 
 
 def slug(run_dir: str) -> str:
-    """`runs-mine` for runs/mine: lower case, digits and dashes, as keys in Prefect have to be.
+    """Return a key as Prefect requires it, of a-z, digits and dashes: `runs-mine` for runs/mine.
 
     A directory below the working one is named from there, any other in full.
     """

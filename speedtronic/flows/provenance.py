@@ -1,4 +1,4 @@
-"""Which flow run trained a directory, by the server's word and not only by the directory's."""
+"""Checks with the server which flow run trained a directory, whatever the directory says."""
 
 from contextlib import suppress
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The recovery checklist, a task for each check: what is wrong with a run, and would it resume?
+"""Runs the recovery checklist and the drills as a flow, with one task for each check.
 
 prefect deployment run recovery/drill
 prefect deployment run recovery/verification --param 'run_dirs=["runs/mine"]' --param repair=true
@@ -77,7 +77,7 @@ def check_run(
     config: SpeedtronicConfig | None = None,
     target: int | None = None,
 ) -> RecoveryReport:
-    """The checklist of one run as tasks of the flow run at hand.
+    """Run the checklist of one run, each check as a task of the current flow run.
 
     Args:
         run_dir: its output directory.
@@ -100,7 +100,7 @@ def check_run(
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def look(check: Callable[[], list[Finding]]) -> list[Finding]:
-    """One check of one run."""
+    """Make one check of one run, and log its findings."""
     findings = check()
     log = get_run_logger()
     for finding in findings:
@@ -110,7 +110,7 @@ def look(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _runs(run_dirs: Sequence[str]) -> list[str]:
-    """The directories to look at. A person who names none is told; a schedule may find none yet."""
+    """Return the run directories. None is an error for a person, but not for a schedule."""
     found: list[str] = []
     for given in run_dirs:
         try:
@@ -124,8 +124,11 @@ def _runs(run_dirs: Sequence[str]) -> list[str]:
 
 
 def _allowed(drill: str, run_dir: str) -> str:
-    """The drill to make of a run. A person who starts one answers for what it runs; a schedule
-    takes whatever lies there, so it trains only in what this server's flow has trained."""
+    """Return the drill to make of a run.
+
+    A drill runs code that the run's configuration names. A person who starts it answers for that;
+    a scheduled one trains only in directories that this server's flow has trained.
+    """
     if drill not in TRAINING or not _scheduled() or is_trained_here(run_dir):
         return drill
     get_run_logger().warning(
@@ -142,7 +145,7 @@ def _scheduled() -> bool:
 
 
 def _show(report: RecoveryReport, drill: str) -> None:
-    """The findings as a table, and as an event if the drill failed."""
+    """Publish the findings as a table, and emit an event if the drill failed."""
     rows = [
         {
             "status": finding.status,
@@ -169,7 +172,7 @@ def _show(report: RecoveryReport, drill: str) -> None:
 
 
 def _trouble(report: RecoveryReport) -> str:
-    """What is wrong with a run, in a line."""
+    """Say in one line what is wrong with a run."""
     failed = [finding for finding in report.findings if finding.status == "failed"]
     said = [f"{f.check}: {_line(f.found)}, expected {_line(f.expected)}" for f in failed]
     actions = dict.fromkeys(_line(finding.action) for finding in failed if finding.action)

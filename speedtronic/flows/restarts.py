@@ -1,4 +1,4 @@
-"""What a run's past asks for before its first chunk.
+"""Cleans up after an earlier process of a flow run, before the first chunk.
 
 A flow run may be started again after its process died, or was taken for dead; and whatever trained
 the run before may have left it damaged.
@@ -35,17 +35,17 @@ POLL_S = 1.0
 
 
 class TooManyRestarts(SpeedtronicError):
-    """The process of a flow run has died too often for another start to be of use."""
+    """Raised when the process of a flow run has died too often to start it again."""
 
 
 def this_flow_run() -> FlowRun | None:
-    """The flow run at hand; None outside of one."""
+    """Return the current flow run; None outside of one."""
     context = FlowRunContext.get()
     return context.flow_run if context else None
 
 
 def take_over(settings: SpeedtronicConfig) -> None:
-    """Settle what an earlier process of this flow run left, if this is not its first one.
+    """End the task runs of an earlier process of this flow run, and wait for that process to end.
 
     Raises:
         TooManyRestarts: it was started `MAX_RUNS` times before.
@@ -69,7 +69,7 @@ def take_over(settings: SpeedtronicConfig) -> None:
 
 
 def has_history(settings: SpeedtronicConfig) -> bool:
-    """Whether anything was trained in this directory before."""
+    """Return whether the run has checkpoints already."""
     if not local_path(settings.run.output_dir).is_dir():
         return False
     return any(
@@ -78,7 +78,7 @@ def has_history(settings: SpeedtronicConfig) -> bool:
 
 
 def trained_by(run_dir: str) -> str | None:
-    """The id of the flow run that last began to train in `run_dir`; None if that is not known."""
+    """Return the id of the flow run that last began to train in `run_dir`; None if not known."""
     path = local_path(run_dir) / REPORT_JSON
     try:
         flow_run = read_json(path)["flow_run"]
@@ -88,11 +88,11 @@ def trained_by(run_dir: str) -> str | None:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="checklist")
-def mend(settings: SpeedtronicConfig) -> None:
-    """The recovery checklist, mending what it can.
+def recover_run(settings: SpeedtronicConfig) -> None:
+    """Run the recovery checklist, and repair what it can.
 
-    What it cannot mend is only told of here: the restore decides what may be trained on, and
-    refuses in its own words.
+    What it cannot repair is only logged here: the restore decides what may be trained on, and
+    raises its own error.
     """
     log = get_run_logger()
     report = run_checklist(settings.run.output_dir, repair=True)
@@ -105,7 +105,7 @@ def mend(settings: SpeedtronicConfig) -> None:
 
 
 def _end_task_runs(flow_run: FlowRun) -> None:
-    """A task run whose process is gone would be shown as running for ever."""
+    """Set task runs whose process is gone to Crashed; they would be shown as running for ever."""
     with get_client(sync_client=True) as client:
         running = client.read_task_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])),
@@ -120,8 +120,11 @@ def _end_task_runs(flow_run: FlowRun) -> None:
 
 
 def _wait_for_former_process(settings: SpeedtronicConfig) -> None:
-    """Wait while it holds the run's lock: for a moment if it is an orphan on its way out, and for
-    as long as it trains if it was only taken for dead, say while the server was away."""
+    """Wait until the earlier process releases the run's lock.
+
+    That takes a moment if the process is about to end, and as long as it trains if it was wrongly
+    taken for dead, for instance while the server was away.
+    """
     storage = open_storage(settings.checkpoint_dir)
     never, told = threading.Event(), False
     while by := lock_owner(storage):

@@ -1,4 +1,4 @@
-"""Brings back training runs that nobody works on any more, whatever took them away.
+"""Schedules training runs again whose process is gone, whatever ended it.
 
     python -m speedtronic.flows.revival
 
@@ -58,14 +58,14 @@ PROCESS = "process"  # work pools of this type start a flow run at once; others 
 
 @dataclass(frozen=True)
 class Sign:
-    """What changes about a flow run while somebody works on it."""
+    """Holds the values of a flow run that change while a process works on it."""
 
     state: UUID | None
     kind: StateType | None
     heartbeat: UUID | None
 
     def is_followed_by_silence(self, later: "Sign") -> bool:
-        """Whether nothing happened until `later`, but that the automations took it for dead."""
+        """Return whether nothing happened until `later`, but an automation taking it for dead."""
         taken_for_dead = self.kind != StateType.CRASHED == later.kind
         return self.heartbeat == later.heartbeat and (self.state == later.state or taken_for_dead)
 

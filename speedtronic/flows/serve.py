@@ -1,4 +1,4 @@
-"""Prefect's server, a work pool, the deployments and a worker, all on this machine, until Ctrl-C.
+"""Runs Prefect's server, a work pool, the deployments and a worker here, until Ctrl-C.
 
     make serve
 
@@ -61,7 +61,7 @@ Ctrl-C stops everything here; a run that is training goes on with the next `make
 
 
 class Stop:
-    """Set by SIGINT and SIGTERM.
+    """Notes SIGINT and SIGTERM, and lets the main loop wait for them.
 
     A handler of our own also lets the processes started here have the default one, even when this
     one was started with SIGINT ignored, as a shell does in the background.
@@ -73,7 +73,7 @@ class Stop:
             signal.signal(number, self._on_signal)
 
     def wait(self, seconds: float) -> bool:
-        """Whether to stop; waits for it."""
+        """Wait up to `seconds` for a signal; return whether one came."""
         return self._event.wait(seconds)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -134,7 +134,7 @@ def main() -> int:
 def _running(
     name: str, arguments: list[str], grace_s: float, output: IO[bytes] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A module with arguments, ended by SIGINT, or by SIGKILL after `grace_s`.
+    """Run a module in a child process; end it by SIGINT, or by SIGKILL after `grace_s`.
 
     In a session of its own, so that Ctrl-C reaches only this process, which stops them in order.
     """
@@ -159,7 +159,7 @@ def _failed(why: str) -> int:
 
 
 def _prefect(*arguments: str) -> None:
-    """Run a `prefect` command to its end; what it says is shown only if it fails."""
+    """Run a `prefect` command to its end; print its output only if it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "prefect", *arguments], capture_output=True, text=True
     )
@@ -169,7 +169,7 @@ def _prefect(*arguments: str) -> None:
 
 
 def _wait_for(api: str, serving: subprocess.Popen[bytes], stop: Stop) -> bool:
-    """Whether the server answers, which it may take up to `START_S` to do."""
+    """Wait up to `START_S` for the server; return whether it answers."""
     for _ in range(round(START_S / POLL_S)):
         if _answers(api):
             return True

@@ -1,4 +1,4 @@
-"""Prefect's server, for its own page and for those who know its secret.
+"""Runs Prefect's server so that only its own page and those who know its secret can use it.
 
     python -m speedtronic.flows.server
 
@@ -54,7 +54,7 @@ def _headers(scope: Scope, name: bytes) -> list[str]:
 
 
 def _hostname(host: str) -> str:
-    """The name in a Host header; empty if it is none."""
+    """Return the name in a Host header; empty if the header is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run does while Prefect's server is away: train on, and end in time all the same.
+"""Lets a run train on and end in time while Prefect's server cannot be reached.
 
 Left alone, Prefect would try for a minute to show each thing, and at the end for 7 s to send each
 event of the time without a server.

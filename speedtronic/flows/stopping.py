@@ -1,4 +1,4 @@
-"""Ending what a worker is running, so that it goes on when there is a worker again.
+"""Ends a worker's flow runs so that they go on when there is a worker again.
 
 A worker that is told to end kills its flow runs, which then save nothing and stay Running for ever.
 """
@@ -61,7 +61,7 @@ def stopping_flow_runs(pool: str, worker_pid: int) -> Iterator[None]:
 
 
 def children(pid: int) -> dict[str, int]:
-    """The processes that `pid` started, by their number as Prefect writes it."""
+    """Return the processes that `pid` started, by process id as Prefect writes it."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
     pairs = [line.split() for line in listed.stdout.splitlines()]
     return {child: int(child) for child, parent in pairs if parent == str(pid)}

@@ -1,4 +1,4 @@
-"""Train in chunks: each a task, retried until its checkpoint is there.
+"""Trains a run in chunks: each is a task, retried until its checkpoint is committed.
 
 prefect deployment run speedtronic/train
 prefect deployment run speedtronic/train --param config=run.yaml --param max_steps=500
@@ -18,7 +18,7 @@ from speedtronic.errors import ConfigError, WorkerError
 from speedtronic.flows.artifacts import RunView
 from speedtronic.flows.attempts import Attempts
 from speedtronic.flows.events import RunEvents
-from speedtronic.flows.restarts import has_history, mend, take_over, this_flow_run
+from speedtronic.flows.restarts import has_history, recover_run, take_over, this_flow_run
 from speedtronic.flows.server_absence import ending_in_time
 from speedtronic.plan import Chunk, plan_chunks, unsaved_steps
 from speedtronic.report import ChunkReport, RunReport
@@ -50,7 +50,7 @@ def train(
     with ending_in_time(), RunView(settings) as view:
         attempts = Attempts(settings, events, view)
         if has_history(settings):
-            mend(settings)
+            recover_run(settings)
             events.look_for_quarantined()
         with ChunkWorker(
             settings,
@@ -105,7 +105,7 @@ def configure(
     max_steps: int | None,
     overrides: dict[str, Any] | None,
 ) -> tuple[SpeedtronicConfig, int]:
-    """Put together what a flow run was asked for.
+    """Build the configuration and the target from a flow run's parameters.
 
     Returns:
         The configuration, and the target step.
@@ -197,5 +197,5 @@ def _warn_of_unsaved(settings: SpeedtronicConfig, start: int, target: int) -> No
 
 
 def _log_in_run(level: int, name: str, message: str) -> None:
-    """The worker's log lines belong to the task run that waits for it."""
+    """Log a line of the worker in the task run that waits for it."""
     get_run_logger().log(max(level, logging.INFO), message)

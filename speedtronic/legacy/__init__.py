@@ -1,1 +1,1 @@
-"""What Speedtronic 2.0 wrote, in today's form: its configuration files and its checkpoints."""
+"""Reads configurations and checkpoints of Speedtronic 2.0, and converts them to today's form."""

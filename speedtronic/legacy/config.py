@@ -1,4 +1,4 @@
-"""A configuration of Speedtronic 2.0 in today's form, meaning the same.
+"""Translates a configuration of Speedtronic 2.0 into one of today that means the same.
 
 What 2.0 took and nothing here acts on is left out and named; its defaults are written out where
 they differ from today's and change a run. Any other key stays as it is, for today's rules to judge.
@@ -67,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> tuple[SpeedtronicConfig, list[str]]:
 
 
 def translate(old: Mapping[str, Any]) -> tuple[Values, list[str]]:
-    """Today's values for those of a 2.0 file, and the keys left out.
+    """Return today's values for those of a 2.0 file, and the keys left out.
 
     Raises:
         ConfigError: a section is no mapping, or the data set is a pickled file.
@@ -84,7 +84,7 @@ def translate(old: Mapping[str, Any]) -> tuple[Values, list[str]]:
 
 
 def _section(values: Values, name: str) -> Values:
-    """A copy of a section, put in its place; null and a missing one are empty."""
+    """Replace a section by a copy and return it; null and a missing one become empty."""
     given = values.get(name)
     if not isinstance(given, Mapping | None):
         raise ConfigError(
@@ -95,7 +95,8 @@ def _section(values: Values, name: str) -> Values:
 
 
 def _write_out_short_forms(values: Values) -> None:
-    """2.0 took a name for a section in two places, and keys of `run` at the top, which won."""
+    """Expand short forms: a name for a section, and keys of `run` at the top, which take
+    precedence."""
     for section, key in (("optimizer", "name"), ("precision", "mode")):
         if isinstance(values.get(section), str):
             values[section] = {key: values[section]}
@@ -125,7 +126,7 @@ def _take_ignored(values: Values) -> list[str]:
 
 
 def _translate_steps(sections: Mapping[str, Values]) -> None:
-    """Targets, the schedule's end and the logging cadence, each by 2.0's own rule."""
+    """Translate targets, the schedule's end and the logging cadence, by the rules of 2.0."""
     run, data, scheduler = sections["run"], sections["data"], sections["scheduler"]
     target = run.get("max_steps", DEFAULT_MAX_STEPS)
     horizon = scheduler.get("max_steps", DEFAULT_MAX_STEPS)
@@ -160,7 +161,7 @@ def _translate_names(values: Values, sections: Mapping[str, Values]) -> list[str
 
 
 def _translate_data(data: Values, model: Values) -> list[str]:
-    """2.0 preferred text to a data set and that to made-up tokens, whatever else was given."""
+    """Keep the one data source that 2.0 used: text before a data set before synthetic tokens."""
     ignored = []
     if data.get("text_path") is not None:
         without_effect = ["dataset", "synthetic", "num_tokens"]

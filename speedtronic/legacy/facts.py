@@ -1,4 +1,4 @@
-"""What a state of Speedtronic 2.0 has to be, value by value, before anything of it is used.
+"""Checks type and range of every value in a state of Speedtronic 2.0, before it is used.
 
 2.0 wrote no digests, so its files may say anything. After `check_run` the rest of the package can
 take types and ranges for granted.
@@ -156,7 +156,7 @@ def _bytes_of_state(value: Any) -> bool:
 
 
 def _config(value: Any) -> bool:
-    """The sections that are read without another look; `translate` judges the rest."""
+    """Check the sections that are read directly; `translate` checks the rest."""
     return (
         _mapping(value, _plain)
         and all(isinstance(value.get(key), dict) for key in ("data", "scheduler"))

@@ -1,4 +1,4 @@
-"""Bringing a directory of 2.0's checkpoints into today's form, so that its run goes on."""
+"""Migrates a directory of 2.0's checkpoints to today's format, so that its run can be resumed."""
 
 import logging
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def migrate_run(
 
 
 def _find(storage: Storage) -> tuple[str, payload.State] | None:
-    """The newest payload of 2.0 that loads, by name; None where there is none of 2.0's."""
+    """Return name and state of the newest payload of 2.0 that loads; None if there is none."""
     aside = storage.list(layout.LEGACY)
     names = {*storage.list(), *aside}
     steps = {name: step for name in names if (step := layout.step_of(name)) is not None}

@@ -1,4 +1,4 @@
-"""The state dict in a checkpoint of Speedtronic 2.0, read without running code, as today's."""
+"""Reads a checkpoint of Speedtronic 2.0 without running code, and converts its state to today's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +80,7 @@ def read_weights(data: bytes) -> State:
 
 
 def weights(state: State) -> State:
-    """The model's state under today's names; that of a model of one's own stays as it is."""
+    """Return the model's state under today's names; a user's own model keeps its names."""
     model: State = state["model"]
     if not any(name.startswith("transformer.h.") for name in model):
         return model
@@ -88,7 +88,7 @@ def weights(state: State) -> State:
 
 
 def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
-    """What a checkpoint of today holds of the same moment of the same run.
+    """Return the state that a checkpoint of today would hold at the same point of the run.
 
     The optimizer's state says under `inherited` what 2.0's optimizer did not hold, and so never
     trained; see `speedtronic.training.optimizers.inherit`.
@@ -128,7 +128,7 @@ def convert(old: State, live: TrainState, config: SpeedtronicConfig) -> State:
 
 
 def trained_by_adamw(model: nn.Module) -> list[str]:
-    """The parameters that 2.0.0 gave to `optimizer.name: adamw`, in its order.
+    """Return the names of the parameters that 2.0.0's `adamw` trained, in its order.
 
     It sorted them for Muon first, and left Muon's share, the matrices of hidden linear layers, to
     no optimizer at all; unless nothing else was there.
@@ -172,7 +172,7 @@ def _rename(name: str) -> str:
 
 
 def _optimizer(old: State, live: TrainState) -> State:
-    """The optimizer's state, by parameter, in the groups of the live one; 2.0 had one group."""
+    """Move the optimizer's state from 2.0's one group to the groups of the live optimizer."""
     [group] = old["param_groups"]
     held = trained_by_adamw(live.model)
     if len(held) != len(group["params"]):
@@ -199,7 +199,7 @@ def _optimizer(old: State, live: TrainState) -> State:
 
 
 def _rng(old: State, today: State) -> State:
-    """Random states as today's `capture_rng` gives them."""
+    """Convert random states to the form that `capture_rng` returns."""
     version, words, gauss = old["python"]
     rng = {
         **today,
@@ -221,8 +221,11 @@ def _rng(old: State, today: State) -> State:
 
 
 def _config(old: Any, config: SpeedtronicConfig) -> State:
-    """What 2.0 stored, in today's form; what it says of sources and of models of one's own counts
-    as it is now, for 2.0 meant something else by it."""
+    """Translate the stored configuration.
+
+    Data sources and a user's own model are taken from `config`, for 2.0 gave those keys another
+    meaning.
+    """
     if not isinstance(old, Mapping):
         return config.to_dict(redact_secrets=True)
     now = config.to_dict()

@@ -10,7 +10,7 @@ __all__ = ["build_runtime", "train_from_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what trains when it is asked for: it needs torch, which takes a second to load."""
+    """Import a public name on first use: it needs torch, which takes a second to load."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("speedtronic.runtime.build"), name)

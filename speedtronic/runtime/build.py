@@ -1,4 +1,4 @@
-"""The composition root: from a configuration to objects that train, and from there to a result."""
+"""Builds all objects of a run from its configuration, and trains it: the composition root."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -163,7 +163,7 @@ def _open_store(
 
 
 def _lock_all(config: SpeedtronicConfig, lock: RunLock | Lease | None, held: ExitStack) -> None:
-    """Make the directories and take their locks, which `held` lets go.
+    """Make the directories and take their locks, which `held` releases.
 
     That of the output directory comes first: who is refused has touched nothing of the holder's.
     """
@@ -182,7 +182,7 @@ def _lock_all(config: SpeedtronicConfig, lock: RunLock | Lease | None, held: Exi
 
 
 def _refuse_a_run_elsewhere(store: CheckpointStore, config: SpeedtronicConfig) -> None:
-    """Nothing begins at step 0 in the directory of a run that has checkpoints."""
+    """Refuse to start at step 0 in the directory of a run that has checkpoints elsewhere."""
     if store.has_checkpoints() or not (elsewhere := checkpoints_elsewhere(config)):
         return
     raise RunExistsError(

@@ -1,4 +1,4 @@
-"""The objects that a configuration describes, built before anything is written."""
+"""Builds data, model and optimizer as configured, before anything is written."""
 
 import inspect
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from speedtronic.training.validation import Validation
 
 @dataclass(frozen=True)
 class Components:
-    """What a run trains and with what, at step 0.
+    """Holds the objects that a run trains and trains with, at step 0.
 
     Attributes:
         precision: number format, and the device.
         loader: of the training data.
         state: model, optimizer, schedule and counters.
-        check_finite: looks at the model before each save.
+        check_finite: checks the model for NaN and infinity before each save.
         validation: what to evaluate and when, if anything.
         data_fingerprint: of the training data.
         environment: what the numbers depend on besides.
@@ -46,7 +46,7 @@ class Components:
 
 
 def build_components(config: SpeedtronicConfig) -> Components:
-    """Build them all; the global random generators are seeded first, for the initial weights.
+    """Build all components; seeds the global random generators first, for the initial weights.
 
     Raises:
         UsageError: device, data or model cannot be used.
@@ -99,7 +99,7 @@ def _build_state(
 
 
 def _checkpoint_gradients(model: nn.Module) -> None:
-    """Switch it on by our protocol or by Hugging Face's."""
+    """Switch gradient checkpointing on, by our protocol or by Hugging Face's."""
     ours: Any = getattr(model, "set_gradient_checkpointing", None)
     theirs: Any = getattr(model, "gradient_checkpointing_enable", None)
     if ours is None and theirs is None:

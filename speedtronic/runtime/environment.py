@@ -1,4 +1,4 @@
-"""What a run's numbers depend on besides its configuration: software, threads and hardware."""
+"""Describes what numbers depend on besides the configuration: software, threads, hardware."""
 
 import platform
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import torch
 
 
 def describe_environment(device: torch.device, *, precision: str, compiled: bool) -> dict[str, Any]:
-    """Plain values, recorded in every manifest.
+    """Return the environment as plain values, which every manifest records.
 
     Args:
         device: that the run trains on.
@@ -29,7 +29,7 @@ def describe_environment(device: torch.device, *, precision: str, compiled: bool
 
 
 def environment_changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """One line for each difference; what only one of the two knows is no difference."""
+    """Return one line for each key that both have and whose values differ."""
     return [
         f"{key} was {stored[key]}, is {current[key]}"
         for key in current

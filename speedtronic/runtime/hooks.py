@@ -1,4 +1,4 @@
-"""The hooks that a configuration names: what else is told of events while a run trains.
+"""Builds the hooks that `logging.hooks` names: receivers of training events.
 
 A hook has `on_event(event, payload)` and hears, in the training thread and in this order,
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_hooks(config: SpeedtronicConfig, output_dir: Path) -> list[Hook]:
-    """What `logging.hooks` names, each so wrapped that it can neither stop nor alter training.
+    """Build the hooks, each wrapped so that it can neither stop nor alter training.
 
     They write below `output_dir`, which need not exist yet, and nothing before the first event.
 
@@ -88,7 +88,7 @@ def _build(name: str, config: SpeedtronicConfig, output_dir: Path) -> Hook:
 
 
 class _Guarded:
-    """A hook that is left out once it has raised, and draws none of training's random numbers."""
+    """Wraps a hook: drops it after an exception, and restores the random state after each call."""
 
     def __init__(self, name: str, hook: Hook, device: torch.device) -> None:
         self._name = name
@@ -113,7 +113,7 @@ class _Guarded:
 
 
 class TensorBoard:
-    """Scalars for TensorBoard in `<output_dir>/tensorboard`.
+    """Writes scalars for TensorBoard to `<output_dir>/tensorboard`.
 
     A resumed run opens a further file that begins with the mark by which TensorBoard drops what
     was logged after the checkpoint. Each scalar reaches the kernel before the call returns, so a
@@ -149,7 +149,7 @@ class TensorBoard:
 
 
 class WandbOffline:
-    """Weights & Biases without a network, in `<output_dir>/wandb`; `wandb sync` uploads it.
+    """Logs to Weights & Biases offline, in `<output_dir>/wandb`; `wandb sync` uploads it.
 
     One id for the whole run; each process that trains writes a segment, `offline-run-*-<id>`. It
     can be neither rewound nor read back, and a killed process takes the last seconds of it along.

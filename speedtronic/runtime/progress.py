@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: log lines, and a bar where there is a terminal."""
+"""Shows the progress of a run: log lines, and a bar on a terminal."""
 
 import logging
 import os
@@ -47,7 +47,7 @@ def _without_secrets(record: logging.LogRecord) -> bool:
 
 
 class _LogFile(logging.FileHandler):
-    """Appends to a file that is no link; once it cannot be written, says so and stays quiet."""
+    """Appends to a log file, never through a link; after a failed write it warns once and stops."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -71,14 +71,14 @@ class _LogFile(logging.FileHandler):
 
 
 def terminal_handler() -> logging.Handler:
-    """Log lines on standard error, plain enough for any terminal or file."""
+    """Return a handler that writes plain log lines to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     return handler
 
 
 def describe(payload: dict[str, Any], target: int) -> str:
-    """`step 40/240  loss 2.3456  lr 1.0e-03  51,234 tokens/s`."""
+    """Return a line such as `step 40/240  loss 2.3456  lr 1.0e-03  51,234 tokens/s`."""
     return (
         f"step {payload['step']}/{target}  loss {payload['loss']:.4f}  lr {payload['lr']:.1e}  "
         f"{payload['tokens_per_s']:,.0f} tokens/s"
@@ -86,7 +86,7 @@ def describe(payload: dict[str, Any], target: int) -> str:
 
 
 class PlainProgress:
-    """A log line every few seconds, and one for the target."""
+    """Logs a line every few seconds, and one at the target step."""
 
     def __init__(self, target: int, logger: logging.Logger) -> None:
         self._target = target
@@ -102,7 +102,7 @@ class PlainProgress:
 
 
 class ProgressBar:
-    """A bar with the loss, for a terminal; a context manager."""
+    """Shows a bar with the loss on a terminal; a context manager."""
 
     def __init__(self, target: int, console: Console) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""One run in this process: what trains, what is saved of it, and who is told."""
+"""Trains one run in this process: connects trainer, saver and hooks."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runtime:
-    """One run in this process, holding its lock; a context manager. `build_runtime` makes it.
+    """Holds one run and its lock in this process; a context manager. `build_runtime` makes it.
 
     Attributes:
         config: with the schedule's horizon filled in.
@@ -95,12 +95,12 @@ class Runtime:
 
     @property
     def pointer(self) -> Pointer | None:
-        """The newest checkpoint committed or restored; None before the first."""
+        """Return the newest checkpoint committed or restored; None before the first."""
         return self._saver.pointer if self._saver else self._resumed_from
 
     @property
     def saves(self) -> list[Saved]:
-        """The saves committed by this object, oldest first."""
+        """Return the saves committed by this object, oldest first."""
         return self._saver.saves if self._saver else []
 
     def train(self, target: int) -> TrainResult:
@@ -121,7 +121,10 @@ class Runtime:
         return result
 
     def proves(self, pointer: Pointer | None) -> bool:
-        """Whether the live state is, to the bit, the one that `pointer` names and disk confirms."""
+        """Return whether the live state equals, to the bit, the checkpoint that `pointer` names.
+
+        The manifest on disk must be the one that the pointer was made from.
+        """
         if pointer is None:
             return self.pointer is None and self.state.step == 0
         return (
@@ -132,7 +135,7 @@ class Runtime:
         )
 
     def close(self) -> None:
-        """Let the save in flight end, end loader workers, close files, release the lock.
+        """Wait for the save in flight, end loader workers, close files, release the lock.
 
         Raises:
             StorageError, NonFiniteError: a save failed, and nobody has heard of it yet.

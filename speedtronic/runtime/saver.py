@@ -13,7 +13,7 @@ Emit = Callable[[str, dict[str, Any]], None]
 
 
 class Saver:
-    """Makes states of a run durable, in the background or not.
+    """Commits states of a run as checkpoints, in the background or not.
 
     Nothing with a NaN in it is committed, and the metrics up to a step are on disk before its
     checkpoint is. A failure is raised by the next call of anything but `close`.

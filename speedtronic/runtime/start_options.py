@@ -1,4 +1,4 @@
-"""The options of a start, for the command line, Python and the flow alike."""
+"""Defines the options of a start, for the command line, Python and the flow alike."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -42,8 +42,10 @@ _KINDS = {
 
 
 class _BlockingFile(io.FileIO):
-    """A file whose reads fail where the system says EAGAIN; by itself Python returns None then,
-    which a buffered reader takes for the end of the file."""
+    """Raises BlockingIOError where a read fails with EAGAIN.
+
+    Python itself returns None then, which a buffered reader takes for the end of the file.
+    """
 
     def readinto(self, buffer: Any) -> int:
         count: int = _arrived(super().readinto(buffer), self.name)
@@ -74,7 +76,7 @@ def reader(descriptor: int) -> BinaryIO:
 
 
 def other_kind(path: Path) -> str:
-    """What stands at `path`, such as `a pipe`; empty for a regular file or nothing."""
+    """Return what is at `path`, such as `a pipe`; empty for a regular file or nothing."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -95,7 +97,7 @@ def refuse_other_kinds(path: Path) -> None:
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """The error of ours for one of the disk; `what` failed, such as `cannot write runs/a/b`."""
+    """Convert an OSError; `what` says what failed, such as `cannot write runs/a/b`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError(
             f"no space left: {what}; make room and run the same command again: what was saved "
@@ -106,8 +108,7 @@ def storage_error(what: str, error: OSError) -> StorageError:
 
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
-    """Turn an OSError into one of ours: StorageError where another try may succeed, else
-    OutputDirError."""
+    """Convert an OSError: to StorageError if another try may succeed, else to OutputDirError."""
     try:
         yield
     except SpeedtronicError:
@@ -253,7 +254,7 @@ def sync_directory(path: Path) -> None:
 
 
 def strict_json(value: Any, **options: Any) -> str:
-    """JSON as the standard has it: a number that is not finite, for which it has no word, is null.
+    """Return JSON as the standard defines it: NaN and infinity become null.
 
     Args:
         options: as `json.dumps` takes them.
