@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -24,6 +23,7 @@ from speedtronic import SpeedtronicConfig
 from speedtronic.errors import WorkerDied
 from speedtronic.plan import Chunk
 from speedtronic.worker.chunk import ChunkWorker
+from speedtronic.worker.messages import Event, StepReached
 from speedtronic.worker.standby import STANDBY
 
 BAR = 0.4
@@ -77,8 +77,8 @@ class KilledTraining:
             return self._first_step_at - killed_before
         raise AssertionError("it was not killed")
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "step" and self._first_step_at is None:
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, StepReached) and self._first_step_at is None:
             self._first_step_at = time.perf_counter()
             assert self.worker.pid is not None
             self._timer = threading.Timer(TRAIN_S, self._kill, [self.worker.pid])

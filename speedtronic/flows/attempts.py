@@ -8,6 +8,7 @@ from speedtronic.errors import RunLockedError, WorkerFailed
 from speedtronic.flows.artifacts import RunView
 from speedtronic.flows.events import RunEvents
 from speedtronic.worker.chunk import ChunkWorker
+from speedtronic.worker.messages import Event, Restored, Saved, StepReached
 
 
 class Attempts:
@@ -55,14 +56,15 @@ class Attempts:
         )
         return retried
 
-    def on_event(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         """Pass an event of the worker's process on to Prefect."""
-        if event["event"] == "step":
-            self._view.step_reached(event["step"])
-        elif event["event"] == "saved":
-            self._events.checkpoint_saved(event["step"])
-        elif event["event"] == "restored":  # mending the store on the way
-            self._events.look_for_quarantined()
+        match event:
+            case StepReached():
+                self._view.step_reached(event.step)
+            case Saved():
+                self._events.checkpoint_saved(event.step)
+            case Restored():  # which may have moved damaged checkpoints
+                self._events.look_for_quarantined()
 
 
 def _is_final(error: WorkerFailed) -> bool:

@@ -23,7 +23,8 @@ from speedtronic.flows.server_absence import ending_in_time
 from speedtronic.plan import Chunk, plan_chunks, unsaved_steps
 from speedtronic.report import ChunkReport, RunReport
 from speedtronic.storage.urls import local_path
-from speedtronic.worker.chunk import ChunkResult, ChunkWorker
+from speedtronic.worker.chunk import ChunkWorker
+from speedtronic.worker.messages import Done
 
 
 @flow(name="speedtronic")
@@ -83,7 +84,7 @@ def restore(worker: ChunkWorker) -> Pointer | None:
 @task(cache_policy=NO_CACHE, persist_result=False)
 def train_chunk(
     worker: ChunkWorker, chunk: Chunk, pointer: Pointer | None, entry: ChunkReport
-) -> ChunkResult:
+) -> Done:
     """One attempt at a chunk. What it reached is in the store, whatever becomes of the attempt."""
     entry.attempts += 1
     started = time.monotonic()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from speedtronic.checkpoint import Manifest
-from speedtronic.worker.load import Facts
+from speedtronic.worker.messages import Facts
 
 
 def disagreements(manifest: Manifest, facts: Facts) -> list[str]:

@@ -26,7 +26,8 @@ from speedtronic.errors import (
 )
 from speedtronic.recovery.counter_check import disagreements
 from speedtronic.storage.base import Storage
-from speedtronic.worker.load import Facts, Loaded, LoadProcess
+from speedtronic.worker.load import LoadProcess
+from speedtronic.worker.messages import Facts, Loaded
 
 MAX_SNAPSHOTS = 3
 

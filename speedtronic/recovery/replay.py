@@ -20,7 +20,8 @@ from speedtronic.recovery.scratch_run import (
     scratch_run,
 )
 from speedtronic.runtime.environment import environment_changes
-from speedtronic.worker.load import Facts, LoadProcess
+from speedtronic.worker.load import LoadProcess
+from speedtronic.worker.messages import Facts
 
 
 @as_check("replay")

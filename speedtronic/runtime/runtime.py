@@ -120,7 +120,7 @@ class Runtime:
             result.metrics["save_bytes"] = saves[-1].size_bytes
         return result
 
-    def proves(self, pointer: Pointer | None) -> bool:
+    def matches(self, pointer: Pointer | None) -> bool:
         """Return whether the live state equals, to the bit, the checkpoint that `pointer` names.
 
         The manifest on disk must be the one that the pointer was made from.

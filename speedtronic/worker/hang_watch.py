@@ -1,29 +1,31 @@
-"""Whether a process that trains is alive, judged by its parent from what it tells and computes."""
+"""Detects in the parent that a training process hangs, from its events and its processor time."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from speedtronic.worker.messages import Alive, Event, Restored, Saved, StepReached
 
 TICKS = os.sysconf("SC_CLK_TCK")
-CPU_SHARE = 0.05  # of the time, from which on a process that says it computes does so
+CPU_SHARE = 0.05  # of the elapsed time; a process that uses less does not compute
 
 
-class Watch:
-    """Seconds since the last progress of a process.
+class HangWatch:
+    """Measures how long a process has made no progress.
 
-    Progress is a new step, a save, a text of `alive` events that differs from the one before; and,
-    while the last of these says that the process computes, processor time.
+    Progress is a new step, a save, or an `Alive` event whose text differs from the one before;
+    while the last `Alive` says that the process computes, using processor time counts too.
 
     Args:
-        limit_s: when it is taken for hung; processor time is asked for after half of it.
-        cpu_s: what the process and those below it have used; None where that is not known.
+        limit_s: time without progress after which the process counts as hung; processor time is
+            looked at after half of it.
+        cpu_s: returns what the process and its descendants have used; None where not known.
         now: a clock.
 
     Attributes:
-        doing: what it told last that it does.
-        step: the last step it told of.
+        doing: what the process last reported to be doing.
+        step: the last step it reported.
     """
 
     def __init__(
@@ -40,22 +42,22 @@ class Watch:
         self._computing = True
         self._progressed()
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Take note of an event of the process."""
-        kind = event["event"]
-        if kind == "alive":
-            if event["doing"] != self.doing:
+    def on_event(self, event: Event) -> None:
+        """Take an event of the process into account."""
+        match event:
+            case Alive():
+                if event.doing != self.doing:
+                    self._progressed()
+                self.doing, self._computing = event.doing, event.computing
+            case StepReached() | Restored():
+                if event.step != self.step:
+                    self._progressed()
+                self.step = event.step
+            case Saved():
                 self._progressed()
-            self.doing, self._computing = event["doing"], event["computing"]
-        elif kind in ("step", "restored"):
-            if event["step"] != self.step:
-                self._progressed()
-            self.step = event["step"]
-        elif kind == "saved":
-            self._progressed()
 
     def is_hung(self) -> bool:
-        """Whether there was no progress for longer than the limit."""
+        """Return whether there was no progress for longer than the limit."""
         silent_s = self._now() - self._since
         if self._computing and silent_s > self._limit_s / 2:
             used_s, before_s = self._cpu_s(), self._cpu_before_s
@@ -70,7 +72,7 @@ class Watch:
 
 
 def cpu_s(pid: int) -> float | None:
-    """Processor time of a process and of all below it, in seconds; None where there is no /proc."""
+    """Return the seconds of processor time of a process and its descendants; None without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         below = [

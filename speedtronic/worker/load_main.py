@@ -1,11 +1,7 @@
-"""The child's side of a load: `python -m speedtronic.worker.load_main PARENT_PID`.
+"""Runs in the loading child: `python -m speedtronic.worker.load_main ANSWERS_FD PARENT_PID`.
 
-Loading a file is where a damaged or hostile one could do harm: crash the process, or take all the
-memory there is. So it happens here, under a limit. One JSON object a line:
-
-    requests  {"root": "runs/a/checkpoints", "step": 6, "spare_bytes": 268435456}
-    answers   {"manifest": {...}, "facts": {...}}
-              {"corrupt" | "unreadable" | "newer" | "memory": "why"}
+A damaged or hostile file could crash the process that loads it, or take all the memory there is.
+So it is loaded here, under a memory limit. `worker.messages` defines what is sent both ways.
 """
 
 import json
@@ -27,53 +23,57 @@ from speedtronic.checkpoint.digest import state_digest
 from speedtronic.errors import CorruptError, StorageError, UnsupportedFormatError
 from speedtronic.liveness import end_as_orphan, end_with_parent
 from speedtronic.machine_errors import OUT_OF_MEMORY, is_machine_failure
+from speedtronic.worker.messages import Facts, Loaded, LoadRequest, to_line
 
 COPIES = 3  # of the payload, in memory, while it is loaded and judged; one is usual
 MAX_NAMED = 3
 
 
 def main() -> None:
-    """Answer requests until the parent is gone, which ends the input; until then it kills."""
-    end_with_parent(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else prints is no answer
-    for line in iter(sys.stdin.readline, ""):
-        request = json.loads(line)
-        answer = _answer(request["root"], request["step"], request["spare_bytes"])
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-    end_as_orphan()
+    """Serve requests until standard input closes, which it does when the parent ends."""
+    answers_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    end_with_parent(parent_pid)
+    os.set_inheritable(answers_fd, False)
+    os.dup2(2, 1)  # what a library prints while it loads goes to standard error
+    with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
+        for line in iter(sys.stdin.readline, ""):
+            answers.write(to_line(_load(LoadRequest(**json.loads(line)))))
+            answers.flush()
+        end_as_orphan()
 
 
-def _answer(root: str, step: int, spare_bytes: int) -> dict[str, Any]:
+def _load(request: LoadRequest) -> Loaded:
     started = time.perf_counter()
     try:
-        storage = open_storage(root)
-        candidate = Candidate(storage, step, storage.entries())
+        storage = open_storage(request.root)
+        candidate = Candidate(storage, request.step, storage.entries())
         manifest = candidate.manifest
-        with _limited(COPIES * manifest.payload.size_bytes + spare_bytes):
+        with _limited(COPIES * manifest.payload.size_bytes + request.spare_bytes):
             state = candidate.load_unjudged()
-            facts = _facts(manifest, state)
+            facts = _facts(manifest, state, started)
     except CorruptError as error:
-        return {"corrupt": str(error)}
+        return Loaded("corrupt", str(error))
     except UnsupportedFormatError as error:
-        return {"newer": str(error)}
+        return Loaded("newer", str(error))
     except StorageError as error:
-        return {"unreadable": str(error)}
+        return Loaded("unreadable", str(error))
     except MemoryError as error:
-        return {"memory": str(error) or "out of memory"}
+        return Loaded("memory", str(error) or "out of memory")
     except Exception as error:
         if any(words in str(error) for words in OUT_OF_MEMORY):
-            return {"memory": str(error)}  # an allocation that failed within torch
+            return Loaded("memory", str(error))  # an allocation that failed within torch
         if is_machine_failure(error):
-            return {"unreadable": f"it cannot be judged here and now: {error}"}
+            return Loaded("unreadable", f"it cannot be judged here and now: {error}")
         raise
-    facts["seconds"] = time.perf_counter() - started
-    return {"manifest": manifest.model_dump(exclude_unset=True), "facts": facts}
+    return Loaded("loaded", "", manifest, facts)
 
 
 class _limited:
-    """Let this process have so many bytes more than it has now; where that can be told."""
+    """Limits how much memory this process may allocate beyond what it has; Linux only.
+
+    Args:
+        more_bytes: what it may allocate inside the block.
+    """
 
     def __init__(self, more_bytes: int) -> None:
         self._more_bytes = more_bytes
@@ -91,7 +91,7 @@ class _limited:
 
 
 def _data_bytes() -> int | None:
-    """What Linux counts against RLIMIT_DATA; None elsewhere."""
+    """Return what Linux counts against RLIMIT_DATA; None on other systems."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -100,24 +100,27 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _facts(manifest: Manifest, state: dict[str, Any]) -> dict[str, Any]:
-    """What the checks need to know of a payload; small."""
+def _facts(manifest: Manifest, state: dict[str, Any], started: float) -> Facts:
+    """Collect what the checks need to know of a payload."""
     data = state["data"]
     position = {key: x for key, x in data.items() if isinstance(x, str | int | float | None)}
-    with ThreadPoolExecutor(1) as other:  # both let go of the interpreter for each large tensor
+    with ThreadPoolExecutor(1) as other:  # both release the interpreter's lock for large tensors
         digesting = other.submit(_state_digest, state)
         not_finite = _not_finite(state)
         identity = digesting.result()
-    return {
-        **{key: state[key] for key in ("step", "samples", "tokens")},
-        "disagreements": disagreements(manifest, state),
-        "data": {**position, "own_state": data.get("source") is not None},
-        "data_fingerprint": state.get("data_fingerprint"),
-        "config": state["config"],
-        "history": state.get("history") or [],
-        "not_finite": not_finite,
-        "state_digest": identity,
-    }
+    return Facts(
+        step=state["step"],
+        samples=state["samples"],
+        tokens=state["tokens"],
+        disagreements=disagreements(manifest, state),
+        data={**position, "own_state": data.get("source") is not None},
+        data_fingerprint=state.get("data_fingerprint"),
+        config=state["config"],
+        history=state.get("history") or [],
+        not_finite=not_finite,
+        state_digest=identity,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _state_digest(state: dict[str, Any]) -> str:
@@ -128,8 +131,10 @@ def _state_digest(state: dict[str, Any]) -> str:
 
 
 def _not_finite(state: Mapping[str, Any]) -> list[str]:
-    """The first few tensors of model and optimizer with NaN or infinity in them, but for those of
-    which the save says that it is on purpose, such as a mask."""
+    """Return the names of the first few tensors of model and optimizer that hold NaN or infinity.
+
+    Those that the checkpoint itself lists as not finite on purpose, such as a mask, are left out.
+    """
     named = []
     on_purpose = {f"model/{name}" for name in state.get("not_finite", [])}
     for path, x in _tensors({key: state.get(key) for key in ("model", "optimizer")}, ""):

@@ -1,46 +1,45 @@
-"""Poison: a checkpoint that is whole, and kills whoever goes on from it.
+"""Counts deaths after a load, to quarantine a checkpoint that kills whoever resumes from it.
 
-After `limit` attempts in a row that loaded it and died before they committed anything, it is set
-aside and the one before it is tried, once. If that dies too, the cause is elsewhere, and trying
-further would only throw more of the run away. Deaths before the load has finished say nothing.
+After `limit` attempts in a row that loaded it and died before they committed anything, it is
+quarantined and the one before it is tried, once. If that dies too, the cause is elsewhere, and
+rejecting more would only discard more of the run. Deaths before the load finished do not count.
 """
 
-from typing import Any
-
 from speedtronic.errors import WorkerFailed
+from speedtronic.worker.messages import Rejection
 
 
-class Suspicion:
-    """What a worker's attempts have shown of the checkpoint that they start from.
+class PoisonCounter:
+    """Counts, for the checkpoint that a worker's attempts load, those that died after the load.
 
     Args:
-        limit: deaths in a row that condemn it, >= 1.
+        limit: deaths in a row after which it is rejected, >= 1.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._step: int | None = None  # what the attempt at hand has loaded
+        self._step: int | None = None  # what the current attempt has loaded
         self._suspect: int | None = None
         self._reasons: list[str] = []
-        self._verdict: dict[str, Any] | None = None
+        self._rejection: Rejection | None = None
         self._set_aside: int | None = None
 
     def loaded(self, step: int) -> None:
-        """The attempt at hand has loaded the checkpoint of `step`; 0 is a fresh start."""
+        """Record that the current attempt has loaded this checkpoint; 0 is a fresh start."""
         self._step = step or None
-        if self._verdict is not None and self._verdict["step"] != step:
-            self._set_aside, self._verdict = self._verdict["step"], None
+        if self._rejection is not None and self._rejection.step != step:
+            self._set_aside, self._rejection = self._rejection.step, None
 
     def committed(self) -> None:
-        """The attempt at hand has committed something, so what it loaded is sound."""
+        """Record that the current attempt has committed something, so what it loaded is sound."""
         self._step = self._suspect = self._set_aside = None
         self._reasons = []
 
     def died(self, reason: str) -> None:
-        """The attempt at hand is over, and has committed nothing since it loaded.
+        """Record that the current attempt ended and has committed nothing since it loaded.
 
         Raises:
-            WorkerFailed: it had been given the last checkpoint that was to be tried.
+            WorkerFailed: the one checkpoint that was tried instead kills as well.
         """
         step, self._step = self._step, None
         if step is None:
@@ -57,10 +56,11 @@ class Suspicion:
             self._suspect, self._reasons = step, []
         self._reasons.append(reason)
 
-    def verdict(self) -> dict[str, Any] | None:
-        """The step that the next attempt is to set aside, and why, until another was loaded."""
+    def rejection(self) -> Rejection | None:
+        """Return what the next attempt is to quarantine, until another checkpoint was loaded."""
         if len(self._reasons) >= self._limit:
+            assert self._suspect is not None
             deaths = "; ".join(self._reasons)
             reason = f"{self._limit} attempts in a row died after loading it: {deaths}"
-            self._verdict, self._reasons = {"step": self._suspect, "reason": reason}, []
-        return self._verdict
+            self._rejection, self._reasons = Rejection(self._suspect, reason), []
+        return self._rejection

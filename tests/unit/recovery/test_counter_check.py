@@ -7,7 +7,7 @@ import pytest
 
 from speedtronic.recovery.checklist import describe_repetition
 from speedtronic.recovery.counter_check import disagreements
-from speedtronic.worker.load import Facts
+from speedtronic.worker.messages import Facts
 from tests.unit.checkpoint.test_agreement import MANIFEST
 
 FACTS = Facts(

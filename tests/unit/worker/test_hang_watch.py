@@ -3,9 +3,9 @@
 import multiprocessing
 import os
 import time
-from typing import Any
 
-from speedtronic.worker.hang_watch import Watch, cpu_s
+from speedtronic.worker.hang_watch import HangWatch, cpu_s
+from speedtronic.worker.messages import Alive, Event, LogLine, Saved, StepReached
 from tests.waiting import wait_until
 
 
@@ -15,7 +15,7 @@ class Process:
     def __init__(self) -> None:
         self.now = 0.0
         self.cpu: float | None = 0.0
-        self.watch = Watch(10.0, lambda: self.cpu, lambda: self.now)
+        self.watch = HangWatch(10.0, lambda: self.cpu, lambda: self.now)
 
     def hangs_after(self, seconds: float, cpu_share: float = 0.0) -> bool:
         """Whether it was ever taken for hung within `seconds` more, looked at twice a second."""
@@ -27,11 +27,11 @@ class Process:
                 return True
         return False
 
-    def tell(self, event: str, **fields: Any) -> None:
-        self.watch.take({"event": event, **fields})
+    def tell(self, event: Event) -> None:
+        self.watch.on_event(event)
 
     def does(self, doing: str, *, computing: bool = False) -> None:
-        self.tell("alive", doing=doing, computing=computing)
+        self.tell(Alive(doing, computing))
 
 
 def test_a_start_lives_as_long_as_it_computes() -> None:
@@ -59,9 +59,9 @@ def test_what_changes_is_progress_whatever_it_is() -> None:
     for number in range(5):
         process.does(f"skipping samples: {number} of 5")
         assert not process.hangs_after(9)
-    process.tell("saved", step=3)
+    process.tell(Saved(3))
     assert not process.hangs_after(9)
-    process.tell("step", step=4)
+    process.tell(StepReached(4))
     assert not process.hangs_after(9)
     assert process.watch.step == 4
     assert process.hangs_after(3)
@@ -72,8 +72,8 @@ def test_what_is_only_repeated_is_none() -> None:
     process = Process()
     for _ in range(3):
         process.does("validating, batches: 7")
-        process.tell("step", step=4)
-        process.tell("log", message="still here")
+        process.tell(StepReached(4))
+        process.tell(LogLine(20, "a", "still here"))
         late = process.hangs_after(4)
     assert late
 

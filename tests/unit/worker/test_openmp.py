@@ -9,7 +9,7 @@ import pytest
 from speedtronic.cli import main
 from speedtronic.recovery import LoadProcess
 from speedtronic.worker import openmp
-from speedtronic.worker.process import Child
+from speedtronic.worker.process import ChildProcess
 
 SHORT_WAIT = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -52,7 +52,7 @@ def test_what_the_user_has_set_stays(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_process_of_a_chunk(started: dict[str, Any]) -> None:
     with pytest.raises(Started):
-        Child()
+        ChildProcess("speedtronic.worker.chunk_main")
     assert started["env"].items() >= SHORT_WAIT.items()
 
 

@@ -3,83 +3,83 @@
 import pytest
 
 from speedtronic.errors import WorkerFailed
-from speedtronic.worker.poison import Suspicion
+from speedtronic.worker.poison import PoisonCounter
 
 
-def die(suspicion: Suspicion, step: int, times: int) -> None:
+def die(counter: PoisonCounter, step: int, times: int) -> None:
     for number in range(times):
-        suspicion.loaded(step)
-        suspicion.died(f"death {number}")
+        counter.loaded(step)
+        counter.died(f"death {number}")
 
 
 def test_deaths_in_a_row_after_the_load_condemn_it() -> None:
-    suspicion = Suspicion(3)
-    die(suspicion, 8, 2)
-    assert suspicion.verdict() is None
-    die(suspicion, 8, 1)
-    verdict = suspicion.verdict()
-    assert verdict is not None
-    assert verdict["step"] == 8
-    assert verdict["reason"].count("death") == 3
+    counter = PoisonCounter(3)
+    die(counter, 8, 2)
+    assert counter.rejection() is None
+    die(counter, 8, 1)
+    rejection = counter.rejection()
+    assert rejection is not None
+    assert rejection.step == 8
+    assert rejection.reason.count("death") == 3
 
 
 def test_deaths_before_the_load_has_finished_never_count() -> None:
-    suspicion = Suspicion(1)
+    counter = PoisonCounter(1)
     for _ in range(9):
-        suspicion.died("out of memory while loading")
-    assert suspicion.verdict() is None
+        counter.died("out of memory while loading")
+    assert counter.rejection() is None
 
 
 def test_a_fresh_start_is_no_suspect() -> None:
-    suspicion = Suspicion(1)
-    die(suspicion, 0, 9)
-    assert suspicion.verdict() is None
+    counter = PoisonCounter(1)
+    die(counter, 0, 9)
+    assert counter.rejection() is None
 
 
 def test_a_commit_acquits() -> None:
-    suspicion = Suspicion(3)
-    die(suspicion, 8, 2)
-    suspicion.loaded(8)
-    suspicion.committed()
-    suspicion.died("after the commit, of what was trained since")
-    die(suspicion, 8, 2)
-    assert suspicion.verdict() is None
+    counter = PoisonCounter(3)
+    die(counter, 8, 2)
+    counter.loaded(8)
+    counter.committed()
+    counter.died("after the commit, of what was trained since")
+    die(counter, 8, 2)
+    assert counter.rejection() is None
 
 
 def test_each_checkpoint_has_its_own_count() -> None:
-    suspicion = Suspicion(3)
-    die(suspicion, 8, 2)
-    die(suspicion, 12, 2)
-    assert suspicion.verdict() is None
-    die(suspicion, 12, 1)
-    assert suspicion.verdict()["step"] == 12  # type: ignore[index]
+    counter = PoisonCounter(3)
+    die(counter, 8, 2)
+    die(counter, 12, 2)
+    assert counter.rejection() is None
+    die(counter, 12, 1)
+    assert counter.rejection().step == 12  # type: ignore[union-attr]
 
 
-def test_the_verdict_stands_until_another_checkpoint_was_loaded() -> None:
-    suspicion = Suspicion(1)
-    die(suspicion, 8, 1)
-    first = suspicion.verdict()
-    suspicion.died("before it could set anything aside")
-    assert suspicion.verdict() == first is not None
-    suspicion.loaded(4)
-    assert suspicion.verdict() is None
+def test_the_rejection_stands_until_another_checkpoint_was_loaded() -> None:
+    counter = PoisonCounter(1)
+    die(counter, 8, 1)
+    first = counter.rejection()
+    counter.died("before it could set anything aside")
+    assert counter.rejection() == first is not None
+    counter.loaded(4)
+    assert counter.rejection() is None
 
 
 def test_the_one_before_is_tried_once() -> None:
-    suspicion = Suspicion(2)
-    die(suspicion, 8, 2)
-    assert suspicion.verdict() is not None
-    suspicion.loaded(4)
+    counter = PoisonCounter(2)
+    die(counter, 8, 2)
+    assert counter.rejection() is not None
+    counter.loaded(4)
     with pytest.raises(WorkerFailed, match=r"from step 4 died as well .* from step 8") as caught:
-        suspicion.died("killed")
+        counter.died("killed")
     assert not caught.value.retryable
 
 
 def test_a_commit_of_the_one_before_ends_the_case() -> None:
-    suspicion = Suspicion(2)
-    die(suspicion, 8, 2)
-    assert suspicion.verdict() is not None
-    suspicion.loaded(4)
-    suspicion.committed()
-    die(suspicion, 8, 1)
-    assert suspicion.verdict() is None
+    counter = PoisonCounter(2)
+    die(counter, 8, 2)
+    assert counter.rejection() is not None
+    counter.loaded(4)
+    counter.committed()
+    die(counter, 8, 1)
+    assert counter.rejection() is None
