@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 
 from speedtronic.shutdown import ALL_SIGNALS
+from speedtronic.worker.standby import STANDBY
 
 # Those with a server first: they mostly wait, beside whatever computes. One process has all of
 # them, so that there is one server.
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
     rank = {name: number for number, name in enumerate(FIRST)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(root).parts[0], len(rank)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def standby_kept() -> Iterator[None]:
+    """Keep the standby that the first worker begins, so that later workers fork from it at once."""
+    with STANDBY.held():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,7 @@ def scratch_run(examination: Examination, start: Candidate) -> Iterator[Speedtro
                 "checkpoint.keep_best": None,
                 "checkpoint.keep_last": None,
                 "chunk.steps": NEVER,
+                "chunk.standby": False,  # a drill has one start
                 # Neither validation nor logging is part of the state.
                 "validation.every_steps": None,
                 "validation.text_path": None,

@@ -1,1 +1,1 @@
-"""Training and loading in child processes: what the parent holds, and what runs in the child."""
+"""Trains and loads in child processes; holds both the parent's side and what runs in the child."""

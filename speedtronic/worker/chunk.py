@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChunkWorker:
-    """A training process that is given one chunk after another; a context manager.
+    """Trains one chunk after another in a child process; a context manager.
 
     Args:
         config: of the run; it is always resumed.

@@ -13,7 +13,7 @@ SPARE_BYTES = 256 * 2**20
 
 
 class LoadProcess:
-    """A process that loads one checkpoint after another; started when needed; a context manager.
+    """Loads checkpoints in a child process, started at the first load; a context manager.
 
     Args:
         spare_bytes: memory that it may take beyond three times the payload; enforced on Linux.

@@ -25,13 +25,6 @@ FAR = Chunk(0, 100_000)
 READY_S = 60.0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared() -> Iterator[None]:
-    """Start the standby once for all tests that leave it alive."""
-    with STANDBY.held():
-        yield
-
-
 @contextmanager
 def forked_worker(config: SpeedtronicConfig) -> Iterator[ChunkWorker]:
     """A worker whose next process is forked."""
