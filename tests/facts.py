@@ -1,5 +1,6 @@
 """What every checkpoint holds besides the model, for tests that make states by hand."""
 
+import copy
 import random
 from typing import Any
 
@@ -44,7 +45,7 @@ def facts_at(step: int) -> dict[str, Any]:
         "skipped_updates": 0,
         "loss": 1.5,
         "data": {"samples": step * 4, "epoch": 0, "seed": 7, "shuffle": True},
-        "rng": RANDOM,
+        "rng": copy.deepcopy(RANDOM),
         "coordinator": None,
         "config": {"run": {"output_dir": "runs/a"}},
         "precision": {"mode": "fp32"},
