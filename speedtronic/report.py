@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from speedtronic.checkpoint import Pointer
 from speedtronic.errors import CorruptError
-from speedtronic.storage.regular_files import read_json, replace_text, strict_json
+from speedtronic.storage.regular_files import read_json, replace_text
+from speedtronic.storage.strict_json import strict_json
 
 REPORT_JSON = "report.json"
 REPORT_MD = "report.md"

@@ -16,15 +16,10 @@ from speedtronic.config import SpeedtronicConfig
 from speedtronic.config.drift import refuse_unallowable
 from speedtronic.errors import RunExistsError
 from speedtronic.plan import first_saves
-from speedtronic.run_directory import (
-    check_writable,
-    checkpoints_elsewhere,
-    logging_path,
-    make_folders,
-    write_config,
-)
+from speedtronic.run_directory import checkpoints_elsewhere, logging_path, write_config
 from speedtronic.runtime.components import build_components
 from speedtronic.runtime.hooks import build_hooks
+from speedtronic.runtime.output_files import check_writable, make_folders
 from speedtronic.runtime.runtime import Runtime
 from speedtronic.runtime.signals import TrainingSignals
 from speedtronic.runtime.start import start_run

@@ -10,8 +10,8 @@ from typing import BinaryIO, cast
 
 from speedtronic.errors import StorageError
 from speedtronic.storage.base import FILE, storage_full_error
+from speedtronic.storage.blocking_reader import reader
 from speedtronic.storage.direct_file import DirectFile
-from speedtronic.storage.regular_files import reader
 
 _KINDS = (
     (stat.S_ISREG, FILE),

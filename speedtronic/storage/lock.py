@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from speedtronic.errors import OutputDirError, RunLockedError
 from speedtronic.machine_errors import is_transient
 from speedtronic.storage.base import FILE, Storage
+from speedtronic.storage.blocking_reader import reader
 from speedtronic.storage.lease import Lease
 from speedtronic.storage.local import file_kind
 from speedtronic.storage.lock_record import (
@@ -30,7 +31,7 @@ from speedtronic.storage.lock_record import (
 from speedtronic.storage.names import LOCK
 from speedtronic.storage.objects import ObjectStorage
 from speedtronic.storage.probe import missing_guarantees
-from speedtronic.storage.regular_files import disk_errors, reader, storage_error
+from speedtronic.storage.regular_files import disk_errors, storage_error
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,7 @@ and a pipe or a socket makes nobody wait.
 """
 
 import errno
-import io
 import json
-import math
 import os
 import re
 import secrets
@@ -16,7 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from speedtronic.errors import (
     CorruptError,
@@ -26,8 +24,7 @@ from speedtronic.errors import (
     StorageFullError,
 )
 from speedtronic.machine_errors import is_transient
-
-_T = TypeVar("_T")
+from speedtronic.storage.blocking_reader import reader
 
 LIMIT_BYTES = 64 * 2**20  # a report of some hundred thousand chunks
 
@@ -39,40 +36,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
-
-
-class _BlockingFile(io.FileIO):
-    """Raises BlockingIOError where a read fails with EAGAIN.
-
-    Python itself returns None then, which a buffered reader takes for the end of the file.
-    """
-
-    def readinto(self, buffer: Any) -> int:
-        count: int = _arrived(super().readinto(buffer), self.name)
-        return count
-
-    def readall(self) -> bytes:
-        return _arrived(super().readall(), self.name)
-
-    def read(self, size: int | None = -1) -> bytes:
-        data: bytes = _arrived(super().read(-1 if size is None else size), self.name)
-        return data
-
-
-def _arrived(result: "_T | None", name: Any) -> _T:
-    """Return `result` unless it is None.
-
-    Raises:
-        BlockingIOError: it is.
-    """
-    if result is None:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), name)
-    return result
-
-
-def reader(descriptor: int) -> BinaryIO:
-    """Return a buffered reader that owns `descriptor`; a read that cannot be done is an OSError."""
-    return io.BufferedReader(_BlockingFile(descriptor, "rb"))
 
 
 def other_kind(path: Path) -> str:
@@ -251,28 +214,6 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def strict_json(value: Any, **options: Any) -> str:
-    """Return JSON as the standard defines it: NaN and infinity become null.
-
-    Args:
-        options: as `json.dumps` takes them.
-    """
-    try:
-        return json.dumps(value, allow_nan=False, **options)
-    except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **options)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _open(path: Path, flags: int) -> int:

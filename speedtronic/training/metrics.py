@@ -17,9 +17,9 @@ from speedtronic.storage.regular_files import (
     refuse_other_kinds,
     replace,
     storage_error,
-    strict_json,
     sync_directory,
 )
+from speedtronic.storage.strict_json import strict_json
 
 MAX_LINE_BYTES = 2**20  # what is longer is no line of ours, and is read in pieces
 NUM_FIRST_LINES = 20  # one of which is ours where the file is
@@ -27,6 +27,9 @@ NUM_FIRST_LINES = 20  # one of which is ours where the file is
 _BEGINS = b'{"event": "'
 # As our lines begin, so that most of them need no parser.
 _OURS = re.compile(rb'\{"event": "[^"\\]*", "step": (\d{1,18})[,}]')
+
+
+SCALARS = ("loss", "lr", "tokens_per_s", "val_loss")
 
 
 class Hook(Protocol):
@@ -217,3 +220,8 @@ def _record(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def scalar_fields(fields: dict[str, Any]) -> dict[str, float]:
+    """Return those of an event's fields that are drawn as curves, without the missing ones."""
+    return {name: fields[name] for name in SCALARS if fields.get(name) is not None}

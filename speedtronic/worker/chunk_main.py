@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from speedtronic import liveness
 from speedtronic.config import SpeedtronicConfig
@@ -35,12 +35,10 @@ from speedtronic.runtime.signals import SaveSignal
 from speedtronic.shutdown import unblock_signals
 from speedtronic.training.state import TrainState
 from speedtronic.training.trainer import TrainResult
+from speedtronic.worker.event_stream import EventStream, LogToEvents, report_activity
 from speedtronic.worker.messages import (
-    Alive,
     Done,
-    Event,
     Failed,
-    LogLine,
     Rejection,
     Request,
     Restore,
@@ -49,52 +47,11 @@ from speedtronic.worker.messages import (
     Setup,
     StepReached,
     parse_request,
-    to_line,
 )
 
 STEP_EVENT_EVERY_S = 0.2
-ALIVE_EVENT_EVERY_S = 0.2
 
 logger = logging.getLogger("speedtronic.worker.chunk_main")  # __name__ may be __main__ here
-
-
-class EventStream:
-    """Sends events to the parent, from any thread, and ends this process if the parent is gone.
-
-    The parent closes its side only when it is done with this process, so a broken pipe means that.
-    """
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._sending = threading.Lock()
-
-    def send(self, event: Event) -> None:
-        """Send one event."""
-        try:
-            with self._sending:
-                self._stream.write(to_line(event))
-                self._stream.flush()
-        except BrokenPipeError:
-            end_as_orphan()
-
-
-def _report_activity(events: EventStream) -> None:
-    """Send `Alive` a few times a second, if what `liveness` knows has changed."""
-    sent, never = None, threading.Event()
-    while not never.wait(ALIVE_EVENT_EVERY_S):
-        activity = liveness.current_activity()
-        if activity != sent:
-            events.send(Alive(activity.doing, activity.computing))
-        sent = activity
-
-
-class _LogToEvents(logging.Handler):
-    def __init__(self, events: EventStream) -> None:
-        super().__init__()
-        self._events = events
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._events.send(LogLine(record.levelno, record.name, self.format(record)))
 
 
 class ChunkProcess:
@@ -223,7 +180,7 @@ def serve(events_fd: int, watch_parent: Callable[[], None]) -> None:
     os.set_inheritable(events_fd, False)
     with os.fdopen(events_fd, "w", encoding="utf-8") as stream:
         events = EventStream(stream)
-        threading.Thread(target=_report_activity, args=(events,), daemon=True).start()
+        threading.Thread(target=report_activity, args=(events,), daemon=True).start()
         try:
             _answer_requests(events)
         except Exception as error:
@@ -237,7 +194,7 @@ def _answer_requests(events: EventStream) -> None:
     setup = Setup(**json.loads(sys.stdin.readline()))
     config = SpeedtronicConfig.from_dict(setup.config)
     file = logging_path(config, config.logging.file)
-    configure_logging(config.logging.level, file, _LogToEvents(events))
+    configure_logging(config.logging.level, file, LogToEvents(events))
     process = ChunkProcess(config, setup, events)
     try:
         for line in iter(sys.stdin.readline, ""):

@@ -10,8 +10,9 @@ from contextlib import suppress
 from speedtronic.errors import WorkerDied
 from speedtronic.shutdown import block_signals
 from speedtronic.worker import openmp
+from speedtronic.worker.forked_process import UNKNOWN_CODE, ForkedProcess
 from speedtronic.worker.messages import Message, to_line
-from speedtronic.worker.standby import STANDBY, UNKNOWN_CODE, ForkedProcess
+from speedtronic.worker.standby import STANDBY
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after a stop in good order
 

@@ -8,24 +8,22 @@ is not there, not ready, or was started in other surroundings, children start in
 import json
 import logging
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from speedtronic.shutdown import block_signals
 from speedtronic.worker import openmp
+from speedtronic.worker.forked_process import ForkedProcess, _is_readable
 from speedtronic.worker.standby_main import READY
 
 IS_SAFE_TO_FORK = sys.platform == "linux"  # the system libraries of macOS do not survive a fork
 ANSWER_S = 10.0  # for a fork, and for the report of an end: both take some milliseconds
-UNKNOWN_CODE = 256  # no process ends with it
 
 # Variables that a library or the interpreter reads once, when it is loaded: a process that was
 # started with others of these is not like one started now.
@@ -59,59 +57,6 @@ READ_WHEN_LOADED = (
 )
 
 logger = logging.getLogger(__name__)
-
-
-class ForkedProcess:
-    """A child of the standby, with as much of the interface of `subprocess.Popen` as is needed.
-
-    Args:
-        pid: of the process.
-        pidfd: of the process; closed once the end is known.
-        report: where the standby reports the exit code.
-    """
-
-    def __init__(self, pid: int, pidfd: int, report: socket.socket) -> None:
-        self.pid = pid
-        self._pidfd = pidfd
-        self._report = report
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        return self._code if self._ends_within(0) else None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs.
-        """
-        if not self._ends_within(timeout):
-            raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
-        assert self._code is not None
-        return self._code
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended; never to another process with the same pid."""
-        if self._code is None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def _ends_within(self, timeout_s: float | None) -> bool:
-        if self._code is not None:
-            return True
-        if not _is_readable(self._pidfd, timeout_s):
-            return False
-        self._code = UNKNOWN_CODE
-        with suppress(OSError, ValueError):  # the standby was killed: int(b"")
-            self._code = int(self._report.recv(16))
-        os.close(self._pidfd)
-        self._report.close()
-        return True
 
 
 class Standby:
@@ -264,9 +209,3 @@ def _surroundings() -> tuple[object, ...]:
     early = {name: value for name, value in environment if name.startswith(READ_WHEN_LOADED)}
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     return os.getpid(), str(Path.cwd()), early, affinity
-
-
-def _is_readable(fd: int, timeout_s: float | None) -> bool:
-    waiting = select.poll()
-    waiting.register(fd, select.POLLIN)
-    return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))

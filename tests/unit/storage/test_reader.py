@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import pytest
 
-from speedtronic.storage.regular_files import reader
+from speedtronic.storage.blocking_reader import reader
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from speedtronic.storage.regular_files import (
     read_json,
     read_text,
     replace_text,
-    strict_json,
 )
+from speedtronic.storage.strict_json import strict_json
 from tests.tiny import names
 
 
