@@ -18,16 +18,21 @@ from speedtronic.worker.standby import STANDBY
 FIRST = ("flows", "integration", "robustness", "run_of_3_1", "legacy", "powerloss")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give whole files to one process of `-n`, and all with a Prefect server to the same."""
+    path = _path(item)
+    group = "flows" if path.parts[0] == "flows" else str(path)
+    item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give whole files to the processes of `-n`, the long ones first."""
-    root = Path(__file__).parent
-    for item in items:
-        path = item.path.relative_to(root)
-        group = "flows" if path.parts[0] == "flows" else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with what takes long."""
     rank = {name: number for number, name in enumerate(FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.relative_to(root).parts[0], len(rank)))
+    items.sort(key=lambda item: rank.get(_path(item).parts[0], len(rank)))
+
+
+def _path(item: pytest.Item) -> Path:
+    return item.path.relative_to(Path(__file__).parent)
 
 
 @pytest.fixture(scope="session", autouse=True)
