@@ -21,7 +21,7 @@ serve: $(READY)  ## Prefect's server, the deployments and a worker on this machi
 	@$(VENV)/bin/python flows/serve.py
 
 test: $(READY)  ## every test, a process a core
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test-page: $(READY)  ## what Prefect's page shows of a run, in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is needed; on Debian: apt-get install chromium"; exit 1; }

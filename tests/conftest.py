@@ -3,36 +3,38 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch is imported, and for the processes that tests start: small tensors gain nothing from
 # threads, and lose much when the cores are busy.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from speedtronic.shutdown import ALL_SIGNALS
 from speedtronic.worker.standby import STANDBY
 
-# Those with a server first: they mostly wait, beside whatever computes. One process has all of
-# them, so that there is one server.
+# What takes long, so that it does not begin last.
 FIRST = ("flows", "integration", "robustness", "run_of_3_1", "legacy", "powerloss")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give whole files to one process of `-n`, and all with a Prefect server to the same."""
-    path = _path(item)
-    group = "flows" if path.parts[0] == "flows" else str(path)
-    item.add_marker(pytest.mark.xdist_group(group))
+class Scheduling(LoadScopeScheduling):
+    """Gives whole files to the processes of `-n`, and all tests with a Prefect server to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "flows" if nodeid.startswith("tests/flows/") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long."""
     rank = {name: number for number, name in enumerate(FIRST)}
-    items.sort(key=lambda item: rank.get(_path(item).parts[0], len(rank)))
-
-
-def _path(item: pytest.Item) -> Path:
-    return item.path.relative_to(Path(__file__).parent)
+    root = Path(__file__).parent
+    items.sort(key=lambda item: rank.get(item.path.relative_to(root).parts[0], len(rank)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -160,9 +160,9 @@ def deploy(config: SpeedtronicConfig, deployment: str = "speedtronic/train") -> 
     """Have a worker train; returns the flow run's id."""
     with client() as api:
         found = api.read_deployment_by_name(deployment)
-        return api.create_flow_run_from_deployment(
-            found.id, parameters={"config": config.to_dict()}
-        ).id
+        # A standby is of use only to who is killed, and few of these are.
+        given = config.override({"chunk.standby": False}).to_dict()
+        return api.create_flow_run_from_deployment(found.id, parameters={"config": given}).id
 
 
 def flow_run(run_id: UUID) -> FlowRun:
