@@ -21,6 +21,7 @@ from uuid import UUID
 import pytest
 from prefect.client.schemas.actions import DeploymentScheduleUpdate, WorkPoolCreate
 from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.states import Cancelling
 
 from speedtronic import SpeedtronicConfig
 from speedtronic.checkpoint import RunLock
@@ -304,3 +305,7 @@ def test_ctrl_c_loses_nothing_and_training_goes_on_the_next_time(
     assert state_of(run_id) in ("AwaitingRetry", "Pending", "Submitting", "Running")
     assert wait_until(lambda: last_step(tmp_path / "metrics.jsonl") > reached + 100, START_S)
     assert flow_run(run_id).run_count == 2
+    with client() as api, Processes([trainer(config)]) as processes:  # it would train for an hour
+        api.set_flow_run_state(run_id, Cancelling(), force=True)
+        assert processes.end_within(START_S)
+    assert until(lambda: state_of(run_id) == "Cancelled", START_S)
