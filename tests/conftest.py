@@ -15,6 +15,9 @@ from xdist.scheduler import LoadScopeScheduling
 from speedtronic.shutdown import ALL_SIGNALS
 from speedtronic.worker.standby import STANDBY
 
+# Under `nohup` it is ignored, in the processes that tests start too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # What takes long, so that it does not begin last.
 FIRST = ("flows", "integration", "robustness", "run_of_3_1", "legacy", "powerloss")
 

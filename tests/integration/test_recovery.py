@@ -2,7 +2,9 @@
 without repair; after a repair the run is healthy and goes on to the bits of the undamaged one."""
 
 import json
+import os
 import shutil
+import signal
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ from speedtronic.runtime import train_from_config
 from speedtronic.storage import regular_files as run_directory
 from tests.recipes import newest
 from tests.tiny import names, tiny_config, tree
+from tests.waiting import Processes
 
 PAYLOAD, MANIFEST = payload_name(6), manifest_name(6)
 SELECTED_OK = [("payload", "ok"), ("counters", "ok")]
@@ -538,9 +541,10 @@ def test_a_payload_that_takes_all_memory_is_no_exception(run: Path) -> None:
 def test_a_process_that_dies_is_no_exception(run: Path) -> None:
     with LoadProcess() as loader:
         loader.load(str(run / "checkpoints"), 6)
-        assert loader._process is not None
-        loader._process.kill()
-        loader._process.wait()
+        assert loader._child is not None
+        with Processes([loader._child.pid]) as processes:
+            os.kill(loader._child.pid, signal.SIGKILL)
+            assert processes.end_within()
         report = run_checklist(str(run), repair=True, loader=loader)
         assert outline(report) == [("directory", "ok"), ("payload", "failed")]
         assert "was killed by SIGKILL" in report.findings[-1].found
