@@ -5,9 +5,11 @@ import base64
 import re
 import subprocess
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
+from prefect.states import Paused
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -28,9 +30,11 @@ def signed(served: Serving) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(served.secret.encode()).decode()}"}
 
 
-def num_flow_runs() -> int:
+def num_flow_runs(deployment: str) -> int:
+    """Of a deployment without a schedule: the server makes those of the others meanwhile."""
     with client() as api:
-        answer = api._client.post("/flow_runs/count", json={})
+        chosen = {"deployments": {"id": {"any_": [deployment]}}}
+        answer = api._client.post("/flow_runs/count", json=chosen)
         return int(answer.json())
 
 
@@ -55,12 +59,21 @@ FORGED: dict[str, dict[str, str]] = {
 def test_a_forged_request_is_refused(
     path: str, how: str, known: bool, served: Serving, deployment: str
 ) -> None:
-    before = num_flow_runs()
+    before = num_flow_runs(deployment)
     headers = FORGED[how] | (signed(served) if known else {})
     answer = httpx.post(served.api + path.format(id=deployment), headers=headers, content="{}")
     assert answer.status_code in (401, 403), answer.text
     assert answer.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
-    assert num_flow_runs() == before
+    assert num_flow_runs(deployment) == before
+
+
+def test_the_count_would_notice(deployment: str) -> None:
+    before = num_flow_runs(deployment)
+    with client() as api:
+        run = api.create_flow_run_from_deployment(UUID(deployment), state=Paused())
+        assert num_flow_runs(deployment) == before + 1
+        api._client.delete(f"/flow_runs/{run.id}")
+    assert num_flow_runs(deployment) == before
 
 
 def test_another_page_may_not_even_ask(served: Serving) -> None:
