@@ -11,6 +11,13 @@ from pathlib import Path
 
 from speedtronic.worker.chunk import ChunkWorker
 
+# What the end of a child by a signal is called, however the child was started.
+ENDINGS = [
+    (signal.SIGKILL, "killed by SIGKILL (killed from outside, or out of memory"),
+    (signal.SIGSEGV, "killed by SIGSEGV (a crash in native code"),
+    (signal.SIGABRT, "killed by SIGABRT"),
+    (signal.SIGTERM, "stopped on SIGTERM"),
+]
 ENDS_S = 20.0  # what ends by itself does so in a fraction of a second, but for a busy machine
 
 

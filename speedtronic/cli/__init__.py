@@ -17,6 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from speedtronic.cli import maintenance, train
+from speedtronic.cli.argument_parser import SuggestingParser
 from speedtronic.cli.configured import configured
 from speedtronic.errors import SpeedtronicError, UsageError
 from speedtronic.redaction import scrub
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="change one key, such as optimizer.lr=1e-4 or data.dataset_args.n=2; may be repeated",
     )
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = SuggestingParser(
         prog="speedtronic",
         description="Train PyTorch models in chunks: interrupted anywhere, the same to the bit.",
     )

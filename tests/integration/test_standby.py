@@ -19,7 +19,7 @@ from speedtronic.worker import standby
 from speedtronic.worker.chunk import ChunkWorker
 from speedtronic.worker.standby import STANDBY
 from tests.recipes import exact_recipe, newest
-from tests.waiting import Processes, last_step, wait_until
+from tests.waiting import ENDINGS, Processes, last_step, wait_until
 
 FAR = Chunk(0, 100_000)
 READY_S = 60.0
@@ -60,15 +60,7 @@ def parent_of(pid: int | None) -> int:
     return int(status.partition("PPid:")[2].split()[0])
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL (killed from outside, or out of memory"),
-        (signal.SIGSEGV, "killed by SIGSEGV (a crash in native code"),
-        (signal.SIGABRT, "killed by SIGABRT"),
-        (signal.SIGTERM, "stopped on SIGTERM"),
-    ],
-)
+@pytest.mark.parametrize(("number", "said"), ENDINGS)
 def test_the_end_of_a_forked_process_is_named_and_the_next_goes_on(
     number: signal.Signals, said: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from speedtronic.runtime import train_from_config
 from speedtronic.storage.lock import read_lock_record
 from speedtronic.worker.chunk import ChunkWorker
 from tests.recipes import exact_recipe, load, newest
-from tests.waiting import Processes, last_step, wait_until
+from tests.waiting import ENDINGS, Processes, last_step, wait_until
 
 FAR = Chunk(0, 100_000)
 HANG_S = 25.0  # a process takes some seconds to start, more on a busy machine
@@ -47,15 +47,7 @@ def signalling(worker: ChunkWorker, metrics: Path, *numbers: signal.Signals) -> 
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL (killed from outside, or out of memory"),
-        (signal.SIGSEGV, "killed by SIGSEGV (a crash in native code"),
-        (signal.SIGABRT, "killed by SIGABRT"),
-        (signal.SIGTERM, "stopped on SIGTERM"),
-    ],
-)
+@pytest.mark.parametrize(("number", "said"), ENDINGS)
 def test_a_signal_is_named_and_the_next_attempt_goes_on(
     number: signal.Signals, said: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from speedtronic import SpeedtronicConfig
 from tests.powerloss.filesystems import FileSystem, make, mounted
 from tests.powerloss.log import Log
 from tests.tiny import tiny_config
+from tests.waiting import wait_until
 
 MOUNTS_S = 10.0
 LARGE = {  # a payload of 10 MiB: more than the block that goes past the page cache
@@ -105,11 +105,10 @@ def _logged(image: Path, log: Path, fuse: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "tests.powerloss.disk", str(fuse), str(image), str(log)]
     with subprocess.Popen(command) as server:
         try:
-            until = time.monotonic() + MOUNTS_S
-            while not (fuse / "disk").exists():
-                if server.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"the logged disk was not mounted: {server.poll()}")
-                time.sleep(0.01)
+            disk = fuse / "disk"
+            wait_until(lambda: disk.exists() or server.poll() is not None, MOUNTS_S)
+            if not disk.exists():
+                raise RuntimeError(f"the logged disk was not mounted: {server.poll()}")
             yield
         finally:
             subprocess.run(["umount", str(fuse)], check=False)

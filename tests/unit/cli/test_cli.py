@@ -204,3 +204,22 @@ def test_inspect_finds_the_checkpoints_of_a_run_whose_configuration_is_damaged(
     said = capsys.readouterr()
     assert json.loads(said.out)["selected"] == 4
     assert "config.yaml: line 1" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--confg", SMOKE], "unrecognized argument --confg; did you mean --config?"),
+        (["train", "--config", SMOKE, "--max-step=4", "--resum3"], "did you mean --resume?"),
+        (["verify", "runs/a", "--jsn"], "unrecognized argument --jsn; did you mean --json?"),
+        (["inspect", "runs/a", "--colour"], "unrecognized argument --colour\n"),
+        (["train", "--resume"], "the following arguments are required: --config"),
+    ],
+)
+def test_a_misspelt_option_is_named_first(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
